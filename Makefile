@@ -1,0 +1,31 @@
+# `make demo` and `make test` work from a bare clone on a machine with nothing but Python 3.11 or later.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test lint types check clean
+
+demo: $(READY)
+	$(BIN)/metavib demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: lint types test
+
+$(READY): requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs
