@@ -1,0 +1,50 @@
+r"""GP+MAML: the features take gradient steps, then the GP conditions on them."""
+
+from torch import Tensor
+
+from metavib.encoders.encoder import Encoder
+from metavib.encoders.gp import GPEncoder
+from metavib.encoders.gradient import Descent
+from metavib.inputs import Points, points
+from metavib.likelihoods import Likelihood
+from metavib.noise import Noise
+from metavib.objective import bound
+from metavib.posteriors.encoding import Encoding
+from metavib.priors import FunctionPrior
+from metavib.tasks.task import Examples
+from metavib.weights import Weights
+
+
+class ComposedEncoder(Encoder):
+    r"""$q(\psi, f) = \delta(\psi - \theta - \Delta)\, q(f \mid D_t; \psi)$.
+
+    $\Delta$ ascends GP-VIB's own objective with the support set in the query's place, a point's share of it:
+    $F(D_t, D_t) / n$. The Dirac on $\psi$ carries $\beta_\psi = 0$; the KL is that of the functions.
+
+    Args:
+        descent: how $\Delta$ is made.
+        gp: the encoder of the functions.
+        beta: the weight of the KL in the inner objective.
+    """
+
+    def __init__(self, descent: Descent, gp: GPEncoder, *, beta: float) -> None:
+        super().__init__()
+        self.descent, self.gp, self.beta = descent, gp, beta
+
+    def forward(
+        self,
+        support: Examples,
+        query: Points,
+        prior: FunctionPrior,
+        likelihood: Likelihood,
+        noise: Noise = None,
+    ) -> Encoding:
+        r"""The GP's posterior under each task's own features $\phi(\cdot; \psi)$."""
+        counts = support.mask.sum(-1).clamp(min=1)
+
+        def objective(psi: Weights) -> Tensor:
+            q = self.gp(support, points(support), prior, likelihood, noise, weights=psi)
+            return bound(q, likelihood, support, beta=self.beta, noise=noise).value / counts
+
+        psi = self.descent(prior.network, support.batch_shape, objective)
+        return self.gp(support, query, prior, likelihood, noise, weights=psi)

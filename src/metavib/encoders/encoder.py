@@ -1,0 +1,25 @@
+"""An encoder is a module whose forward returns a posterior."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import nn
+
+from metavib.inputs import Points
+from metavib.likelihoods import Likelihood
+from metavib.noise import Noise
+from metavib.posteriors.encoding import Encoding
+from metavib.tasks.task import Examples
+
+
+class Encoder(nn.Module, ABC):
+    r"""$q(Z \mid D_t, X)$: support set and query inputs to a posterior, under a prior and a likelihood it does not own."""
+
+    dirac: bool = False
+    """Whether the posterior is a point mass, whose KL is infinite."""
+
+    @abstractmethod
+    def forward(
+        self, support: Examples, query: Points, prior: Any, likelihood: Likelihood, noise: Noise = None
+    ) -> Encoding:
+        """The posterior of each task. The query's outputs are not among the arguments, by design."""

@@ -1,0 +1,139 @@
+r"""Encoders that take gradient steps: MAML's Dirac and stochastic MAML's Gaussian.
+
+$\Delta(\theta, D_t)$ is the sum of k steps of size $\rho$ on the mean log likelihood of the support set (the mean, so
+that one $\rho$ suits any number of points). A task has weights of its own from the first step on: weights with the
+tasks in their leading dimensions, so that all tasks descend at once and no loop runs over them.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from metavib.encoders.encoder import Encoder
+from metavib.inputs import Points, alone
+from metavib.likelihoods import Likelihood
+from metavib.noise import Noise
+from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.parameters import DiagonalNormal, Dirac
+from metavib.priors import WeightPrior
+from metavib.tasks.task import Examples
+from metavib.weights import Network, Variances, Weights
+
+
+class Descent(nn.Module):
+    r"""$\theta \to \theta + \Delta(\theta, D_t)$ by gradient ascent, a separate $\psi$ for each task.
+
+    Args:
+        steps: k, any number from 0 (then $\psi = \theta$).
+        rate: $\rho$.
+        first_order: treat $\Delta$ as a constant when the bound is differentiated; memory then does not grow with k.
+    """
+
+    def __init__(self, *, steps: int = 1, rate: float = 0.01, first_order: bool = False) -> None:
+        super().__init__()
+        if steps < 0 or not rate > 0:
+            raise ValueError(f"inner steps must be >= 0 and their size > 0; got steps={steps}, rate={rate}.")
+        self.steps, self.rate, self.first_order = steps, rate, first_order
+
+    def forward(
+        self, network: Network, batch_shape: torch.Size, objective: Callable[[Weights], Tensor]
+    ) -> Weights:
+        """Ascends `objective`, which gives a number a task for weights a task."""
+        theta = network.per_task(batch_shape)
+        gradient = torch.func.grad(
+            lambda psi: objective(psi).sum()
+        )  # tasks do not share weights: no cross terms
+        if self.first_order:
+            start = {name: p.detach() for name, p in theta.items()}
+            with torch.no_grad():
+                psi = self._ascend(start, gradient)
+            return {name: theta[name] + (psi[name] - start[name]) for name in theta}
+        return self._ascend(theta, gradient)
+
+    def _ascend(self, psi: Weights, gradient: Callable[[Weights], Weights]) -> Weights:
+        for _ in range(self.steps):
+            slope = gradient(psi)
+            psi = {name: p + self.rate * slope[name] for name, p in psi.items()}
+        return psi
+
+
+class GradientEncoder(Encoder):
+    r"""MAML: $q(\psi) = \delta(\psi - \theta - \Delta(\theta, D_t))$.
+
+    Args:
+        descent: how $\Delta$ is made.
+    """
+
+    dirac = True
+
+    def __init__(self, descent: Descent) -> None:
+        super().__init__()
+        self.descent = descent
+
+    def forward(
+        self,
+        support: Examples,
+        query: Points,
+        prior: WeightPrior,
+        likelihood: Likelihood,
+        noise: Noise = None,
+    ) -> Encoding:
+        """A point mass over weights."""
+        psi = descend(self.descent, support, prior, likelihood)
+        return Encoding(Dirac(psi, prior.decode, support.batch_shape), prior.inputs(support, query))
+
+
+class GaussianGradientEncoder(Encoder):
+    r"""Stochastic MAML: $q(\psi) = N(\psi \mid \theta + \Delta(\theta, D_t), \mathrm{diag}(s))$.
+
+    Args:
+        descent: how $\Delta$ is made.
+        samples: how many weights are drawn for the expected log likelihood.
+        variances: the encoder's own s; None to share the prior's, when the KL is $\frac12 \sum \Delta_j^2/s_j$.
+    """
+
+    def __init__(self, descent: Descent, *, samples: int = 1, variances: Variances | None = None) -> None:
+        super().__init__()
+        self.descent, self.samples, self.variances = descent, samples, variances
+
+    def forward(
+        self,
+        support: Examples,
+        query: Points,
+        prior: WeightPrior,
+        likelihood: Likelihood,
+        noise: Noise = None,
+    ) -> Encoding:
+        """A Gaussian over weights."""
+        if prior.variances is None:
+            raise ValueError(
+                "a Gaussian encoder needs a prior with a variance: WeightPrior(..., variance=...)."
+            )
+        s0 = prior.variances()
+        psi = descend(self.descent, support, prior, likelihood)
+        q = DiagonalNormal(
+            psi,
+            s0 if self.variances is None else self.variances(),
+            prior.network.theta(),
+            s0,
+            prior.decode,
+            samples=self.samples,
+            ranks=prior.network.ranks,
+        )
+        return Encoding(q, prior.inputs(support, query))
+
+
+def descend(descent: Descent, support: Examples, prior: WeightPrior, likelihood: Likelihood) -> Weights:
+    r"""$\theta + \Delta(\theta, D_t)$ on the mean log likelihood of the support set."""
+    inputs = alone(support)
+
+    def objective(psi: Weights) -> Tensor:
+        return mean_over_points(likelihood.log_prob(prior.decode(psi, inputs), support.y), support.mask)
+
+    return descent(prior.network, support.batch_shape, objective)
+
+
+def mean_over_points(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the real points of each task; 0 for a task without any."""
+    return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)

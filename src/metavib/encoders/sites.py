@@ -1,0 +1,134 @@
+r"""How support points become Gaussian sites $N(m_j \mid f_j, s_j)$.
+
+The bounds $\tilde m \in [-20, 20]$ and $s \in [10^{-3}, 20]$ hold for all amortised sites; the lower one on s keeps
+K + S well conditioned and is the only jitter there is.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+
+from metavib.layers import Linear
+from metavib.likelihoods import Gaussian, Likelihood
+from metavib.parameters import Positive, lift, softplus_inverse
+from metavib.posteriors.functions import Sites
+
+M_BOUND = 20.0
+S_BOUNDS = (1e-3, 20.0)
+
+
+class SiteEncoder(nn.Module, ABC):
+    """Features and outputs of the support to sites."""
+
+    @abstractmethod
+    def sites(self, phi: Float[Tensor, "*b n m"], y: Shaped[Tensor, "*b n"], likelihood: Likelihood) -> Sites:
+        """A site for every point, padding included."""
+
+    def forward(
+        self,
+        phi: Float[Tensor, "*b n m"],
+        y: Shaped[Tensor, "*b n"],
+        mask: Bool[Tensor, "*b n"],
+        likelihood: Likelihood,
+    ) -> Sites:
+        """A site for every point; the neutral one, m = 0 and s = 1, for padding."""
+        m, s = self.sites(phi, y, likelihood)
+        s = s.expand(torch.broadcast_shapes(s.shape, mask.shape))
+        return Sites(m.masked_fill(~mask.unsqueeze(-1), 0.0), s.masked_fill(~mask, 1.0))
+
+
+class ExactSites(SiteEncoder):
+    r"""$m = y$, $s = \sigma^2$: the exact posterior under a Gaussian likelihood."""
+
+    def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
+        """The observations themselves."""
+        if not isinstance(likelihood, Gaussian):
+            raise TypeError(
+                f"exact sites need a Gaussian likelihood; got {type(likelihood).__name__}. "
+                "Use SimplifiedSites, FullSites or GeneralSites."
+            )
+        return Sites(likelihood.targets(y).to(phi.dtype), lift(likelihood.noise(), 1))
+
+
+class SimplifiedSites(SiteEncoder):
+    r"""$m = y\, \tilde m$, $s = \sigma^2$ with two learned scalars: the paper's default in classification.
+
+    Args:
+        m: starting value of $\tilde m$.
+        s: starting value of $\sigma^2$.
+    """
+
+    def __init__(self, *, m: float = 1.0, s: float = 0.69) -> None:
+        super().__init__()
+        self.m = nn.Parameter(torch.tensor(float(m)))
+        self.s = Positive(s, floor=S_BOUNDS[0], ceiling=S_BOUNDS[1])
+
+    def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
+        """The same m and s for every point."""
+        m = lift(self.m.clamp(-M_BOUND, M_BOUND), 2)
+        return Sites(m * likelihood.targets(y).to(phi.dtype), lift(self.s(), 1))
+
+
+class FullSites(SiteEncoder):
+    r"""$m_j = y_j\, \tilde m(x_j)$, $s_j = s(x_j)$: two heads on $\phi$, the second through a softplus.
+
+    Args:
+        features: length of $\phi$.
+        m: what $\tilde m$ starts near.
+        s: what s starts near.
+    """
+
+    def __init__(self, features: int, *, m: float = 1.0, s: float = 0.69) -> None:
+        super().__init__()
+        self.m = _head(features, m)
+        self.s = _head(features, softplus_inverse(s - S_BOUNDS[0]))
+
+    def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
+        """Each point its own m and s."""
+        m = self.m(phi).clamp(-M_BOUND, M_BOUND)
+        return Sites(m * likelihood.targets(y).to(phi.dtype), _variance(self.s(phi)))
+
+
+class GeneralSites(SiteEncoder):
+    r"""$m_j = m(y_j, x_j)$, $s_j = s(y_j, x_j)$: a small network on $(y_j, \phi_j)$, for any likelihood of real or count y.
+
+    The targets enter squashed by $\mathrm{asinh}$ beside themselves, so that outliers do not saturate the hidden layer.
+
+    Args:
+        features: length of $\phi$.
+        hidden: hidden units.
+    """
+
+    def __init__(self, features: int, *, hidden: int = 32) -> None:
+        super().__init__()
+        self.hidden = Linear(features + 2, hidden)
+        self.m = _head(hidden, 0.0)
+        self.s = _head(hidden, softplus_inverse(0.69 - S_BOUNDS[0]))
+
+    def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
+        """The network corrects the target itself, m = y + g(y, phi), so that it starts from a sound encoder."""
+        t = likelihood.targets(y).to(phi.dtype)
+        if t.shape[-1] != 1:
+            raise TypeError(
+                f"general sites encode one latent value a point; {type(likelihood).__name__} has {t.shape[-1]}. "
+                "Use SimplifiedSites or FullSites."
+            )
+        h = self.hidden(torch.cat([phi, t, t.asinh()], -1)).relu()
+        return Sites((t + self.m(h)).clamp(-M_BOUND, M_BOUND), _variance(self.s(h)))
+
+
+def _head(features: int, value: float) -> Linear:
+    """A linear map to one number that starts near a given value."""
+    head = Linear(features, 1)
+    with torch.no_grad():
+        head.weight.mul_(0.1)
+        head.bias.fill_(value)
+    return head
+
+
+def _variance(a: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n"]:
+    low, high = S_BOUNDS
+    return (low + F.softplus(a.squeeze(-1))).clamp(max=high)

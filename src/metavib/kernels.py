@@ -1,0 +1,184 @@
+r"""Covariance functions on deep features.
+
+A kernel first *embeds* a feature vector, $z = e(\phi)$, then compares embeddings, $k(x, x') = \kappa(z, z')$. For
+the explicit kernels $\kappa$ is the dot product, so $K = Z Z^\top$ with Z of M columns: that is what makes the
+primal posterior and its constant-size memory possible. The stationary kernels have no such finite embedding.
+
+The bias feature (a constant 1 appended to $\phi$) is the kernel's too: M counts it.
+"""
+
+from abc import ABC, abstractmethod
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from metavib.inputs import Inputs
+from metavib.norm import TaskNorm
+from metavib.parameters import Positive, lift
+
+
+class Kernel(nn.Module, ABC):
+    """k(x, x') on features: embed once, compare often."""
+
+    def prepare(self, phi: Float[Tensor, "*b p m"], inputs: Inputs) -> Float[Tensor, "*b p m"]:
+        """What must see all points of a task together (batch-norm); nothing, for most kernels."""
+        return phi
+
+    @abstractmethod
+    def embed(self, phi: Float[Tensor, "*b n m"]) -> Float[Tensor, "*b n M"]:
+        r"""$z = e(\phi)$, point by point."""
+
+    @abstractmethod
+    def gram(self, z: Float[Tensor, "*b n M"], z2: Float[Tensor, "*b v M"]) -> Float[Tensor, "*b n v"]:
+        r"""$\kappa(z_i, z'_j)$."""
+
+    @abstractmethod
+    def diagonal(self, z: Float[Tensor, "*b n M"]) -> Float[Tensor, "*b n"]:
+        r"""$\kappa(z_i, z_i)$."""
+
+
+class ExplicitKernel(Kernel, ABC):
+    r"""A kernel that is the dot product of its embeddings, $K = Z Z^\top$."""
+
+    def gram(self, z: Tensor, z2: Tensor) -> Tensor:
+        r"""$z_i \cdot z'_j$."""
+        return z @ z2.mT
+
+    def diagonal(self, z: Tensor) -> Tensor:
+        r"""$|z_i|^2$."""
+        return z.square().sum(-1)
+
+
+class Linear(ExplicitKernel):
+    r"""$k(x, x') = \frac{e^v}{M} \phi \cdot \phi'$.
+
+    Args:
+        bias: append a constant 1 to $\phi$.
+        learn_scale: learn v; otherwise v = 0.
+    """
+
+    def __init__(self, *, bias: bool = False, learn_scale: bool = True) -> None:
+        super().__init__()
+        self.bias = bias
+        self.log_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_scale)
+
+    def embed(self, phi: Tensor) -> Tensor:
+        r"""$\sqrt{e^v / M}\, \phi$."""
+        phi = append_one(phi) if self.bias else phi
+        return phi * (lift(self.log_scale, 2) / 2).exp() / sqrt(phi.shape[-1])
+
+
+class Cosine(ExplicitKernel):
+    r"""$k(x, x') = e^v \frac{\phi \cdot \phi'}{|\phi| |\phi'|}$; features that are all zero are uncorrelated with anything.
+
+    Args:
+        bias: append a constant 1 to $\phi$.
+        learn_scale: learn v; otherwise v = 0.
+    """
+
+    def __init__(self, *, bias: bool = False, learn_scale: bool = True) -> None:
+        super().__init__()
+        self.bias = bias
+        self.log_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_scale)
+
+    def embed(self, phi: Tensor) -> Tensor:
+        r"""$e^{v/2} \phi / |\phi|$."""
+        phi = append_one(phi) if self.bias else phi
+        return F.normalize(phi, dim=-1, eps=1e-8) * (lift(self.log_scale, 2) / 2).exp()
+
+
+class BNCosine(ExplicitKernel):
+    r"""The cosine kernel on batch-normalised features, without learned shift and scale.
+
+    Args:
+        features: length of $\phi$.
+        norm: the batch-norm encoding, one of `metavib.norm.ENCODINGS`.
+        bias: append a constant 1 to the normalised $\phi$.
+        learn_scale: learn v; otherwise v = 0.
+    """
+
+    def __init__(
+        self, features: int, *, norm: str = "running", bias: bool = False, learn_scale: bool = True
+    ) -> None:
+        super().__init__()
+        self.norm = TaskNorm(features, encoding=norm, affine=False)
+        self.cosine = Cosine(bias=bias, learn_scale=learn_scale)
+
+    def prepare(self, phi: Tensor, inputs: Inputs) -> Tensor:
+        """Batch-norm over the points of each task."""
+        return self.norm(phi, inputs)
+
+    def embed(self, phi: Tensor) -> Tensor:
+        r"""$e^{v/2} \phi / |\phi|$."""
+        return self.cosine.embed(phi)
+
+
+class Stationary(Kernel, ABC):
+    r"""$k(x, x') = e^v g(r)$ with $r = |\phi - \phi'| / \ell$.
+
+    Args:
+        lengthscale: starting value of $\ell$.
+        bias: append a constant 1 to $\phi$; it cancels in r and is accepted so that kernels are interchangeable.
+        learn_scale: learn v; otherwise v = 0.
+    """
+
+    def __init__(self, lengthscale: float = 1.0, *, bias: bool = False, learn_scale: bool = True) -> None:
+        super().__init__()
+        self.lengthscale = Positive(lengthscale, floor=1e-4)
+        self.log_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_scale)
+
+    @abstractmethod
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        """g as a function of r squared."""
+
+    def embed(self, phi: Tensor) -> Tensor:
+        r"""$\phi / \ell$."""
+        return phi / lift(self.lengthscale(), 2)
+
+    def gram(self, z: Tensor, z2: Tensor) -> Tensor:
+        r"""$e^v g(|z - z'|)$."""
+        r2 = z.square().sum(-1)[..., :, None] + z2.square().sum(-1)[..., None, :] - 2 * z @ z2.mT
+        return lift(self.log_scale, 2).exp() * self.of_squared_distance(r2.clamp(min=0))
+
+    def diagonal(self, z: Tensor) -> Tensor:
+        """$e^v$ everywhere."""
+        return lift(self.log_scale, 1).exp().expand(z.shape[:-1])
+
+
+class RBF(Stationary):
+    r"""$g(r) = e^{-r^2/2}$."""
+
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        """The Gaussian bell."""
+        return (-r2 / 2).exp()
+
+
+class Matern32(Stationary):
+    r"""$g(r) = (1 + \sqrt3 r) e^{-\sqrt3 r}$."""
+
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        """Once differentiable functions."""
+        r = sqrt(3) * _root(r2)
+        return (1 + r) * (-r).exp()
+
+
+class Matern52(Stationary):
+    r"""$g(r) = (1 + \sqrt5 r + \tfrac53 r^2) e^{-\sqrt5 r}$."""
+
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        """Twice differentiable functions."""
+        r = sqrt(5) * _root(r2)
+        return (1 + r + 5 / 3 * r2) * (-r).exp()
+
+
+def append_one(phi: Tensor) -> Tensor:
+    """Appends the bias feature."""
+    return torch.cat([phi, torch.ones_like(phi[..., :1])], -1)
+
+
+def _root(r2: Tensor) -> Tensor:
+    # The root's gradient is infinite at 0, where g's own is 0: keep the product finite.
+    return torch.where(r2 > 0, r2.clamp(min=torch.finfo(r2.dtype).tiny).sqrt(), 0.0)

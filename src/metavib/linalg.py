@@ -1,0 +1,57 @@
+"""Cholesky factorisation that explains its failures, triangular solves, log-determinants.
+
+Nothing here inverts a matrix and nothing adds jitter: a factorisation that fails is reported, not repaired.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor, "*b n n"]:
+    r"""Lower triangular $L$ with $L L^\top = A$.
+
+    On a CPU a failed factorisation raises at once with a diagnosis. On a GPU, where looking would make the host wait
+    for the device (and cannot be captured in a graph), the factor of a failed matrix is NaN instead, so
+    that the bound is NaN and the training loop, which looks at it now and then, stops.
+    """
+    L, info = torch.linalg.cholesky_ex(A)
+    if torch.compiler.is_compiling() or A.device.type != "cpu":
+        return L.masked_fill((info != 0)[..., None, None], torch.nan)
+    if A.numel() and bool(info.any()):
+        raise ValueError(_diagnose(A, info, what))
+    return L
+
+
+def solve(L: Float[Tensor, "*b n n"], B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+    """$L^{-1} B$ for a lower triangular L."""
+    return torch.linalg.solve_triangular(L, B, upper=False)
+
+
+def solve_transposed(L: Float[Tensor, "*b n n"], B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+    r"""$L^{-\top} B$ for a lower triangular L."""
+    return torch.linalg.solve_triangular(L.mT, B, upper=True)
+
+
+def logdet(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b"]:
+    r"""$\log |L L^\top|$."""
+    return 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def identity_like(A: Tensor) -> Tensor:
+    """The identity matrix with the size, dtype and device of A's last two dimensions."""
+    return torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+
+
+def _diagnose(A: Tensor, info: Tensor, what: str) -> str:
+    failed, total = int((info != 0).sum()), info.numel()
+    bad = int((~A.isfinite()).sum())
+    head = f"Cholesky of {what} failed for {failed} of {total} matrices of size {A.shape[-1]} ({A.dtype}). "
+    if bad:
+        return head + f"{bad} entries are NaN or infinite: look for diverged weights or unscaled inputs."
+    diagonal = A.diagonal(dim1=-2, dim2=-1)
+    return head + (
+        f"Its diagonal runs from {float(diagonal.min()):.3g} to {float(diagonal.max()):.3g}: the matrix is singular "
+        "to rounding. Raise the lower bound on the site variances s (or the noise), scale the features down, or "
+        "use float64."
+    )

@@ -1,0 +1,111 @@
+r"""q(f(x)): what any posterior says of the latent function at a point, in three forms.
+
+This is where gradient-based and GP methods become the same thing. A likelihood asks for one thing only,
+*nodes*: values $f_k$ and weights $w_k$ such that $E_q[g(f)] \approx \sum_k w_k g(f_k)$.
+
+* `Point`: all mass at one value (MAML). One node; exact.
+* `Samples`: draws of a posterior over weights, reparameterised (stochastic MAML). The draws are the nodes.
+* `Normal`: independent Gaussians (GP methods). Nodes by Gauss-Hermite for one latent value a point, by reparameterised
+  Monte Carlo for several.
+
+Shapes: `(..., v, c)` for v points of c latent values; a leading dimension of nodes k before all of them. The variance
+of a `Normal` may have c = 1 where all outputs share it.
+"""
+
+from functools import lru_cache
+from math import log, pi, sqrt
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metavib.noise import Noise, standard_normal
+
+
+class Nodes(NamedTuple):
+    r"""$E_q[g(f)] \approx \sum_k w_k g(f_k)$: values `f (k, ..., v, c)`, log-weights `log_w (k,)`."""
+
+    f: Tensor
+    log_w: Tensor
+
+    def mean(self, g: Tensor) -> Tensor:
+        r"""$\sum_k w_k g_k$ for `g (k, ...)`."""
+        return torch.tensordot(self.log_w.exp(), g, dims=1)
+
+    def log_mean_exp(self, log_g: Tensor) -> Tensor:
+        r"""$\log \sum_k w_k \exp(\log g_k)$ for `log_g (k, ...)`."""
+        return torch.logsumexp(log_g + self.log_w.reshape(-1, *(1,) * (log_g.ndim - 1)), 0)
+
+
+class Point(NamedTuple):
+    """All mass at f `(..., v, c)`."""
+
+    f: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """f itself."""
+        return self.f
+
+    @property
+    def var(self) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(self.f)
+
+    def nodes(self) -> Nodes:
+        """One node of weight one."""
+        return Nodes(self.f[None], self.f.new_zeros(1))
+
+
+class Samples(NamedTuple):
+    """Equally weighted draws f `(k, ..., v, c)`."""
+
+    f: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the draws."""
+        return self.f.mean(0)
+
+    @property
+    def var(self) -> Tensor:
+        """Variance of the draws under q as it stands: divided by k, not k - 1, since the draws *are* q here."""
+        return self.f.var(0, correction=0)
+
+    def nodes(self) -> Nodes:
+        """The draws themselves."""
+        return Nodes(self.f, self.f.new_full((len(self.f),), -log(len(self.f))))
+
+
+class Normal(NamedTuple):
+    """Independent Gaussians: mean `(..., v, c)`, var `(..., v, c)` or `(..., v, 1)` where outputs share it."""
+
+    mean: Tensor
+    var: Tensor
+
+    def hermite(self, k: int) -> Nodes:
+        r"""Gauss-Hermite with k nodes, for one latent value a point: $f_k = \mu + \sqrt{2 v} x_k$."""
+        x, log_w = _hermite(k, self.mean.dtype, self.mean.device)
+        return Nodes(self.mean + (2 * self.var).sqrt() * x.reshape(-1, *(1,) * self.mean.ndim), log_w)
+
+    def monte_carlo(self, k: int, noise: Noise) -> Nodes:
+        r"""Reparameterised draws, $f_k = \mu + \sqrt{v} \epsilon_k$.
+
+        `noise` is a generator, or $\epsilon$ itself, broadcastable to `(k, ..., v, c)`: handing over the same
+        one twice gives common random numbers.
+        """
+        epsilon = standard_normal((k, *self.mean.shape), noise, like=self.mean)
+        return Nodes(
+            self.mean + self.var.sqrt() * epsilon, self.mean.new_full((len(epsilon),), -log(len(epsilon)))
+        )
+
+
+Marginals = Point | Samples | Normal
+
+
+@lru_cache(maxsize=16)
+def _hermite(k: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    x, w = np.polynomial.hermite.hermgauss(k)
+    log_w = np.log(w) - log(sqrt(pi))
+    return torch.as_tensor(x, dtype=dtype, device=device), torch.as_tensor(log_w, dtype=dtype, device=device)

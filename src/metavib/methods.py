@@ -1,0 +1,76 @@
+r"""The methods, as choices of prior, encoder and likelihood (DESIGN in THEORY.md, section 1).
+
+| method          | Z               | encoder                     | prior          |
+| --------------- | --------------- | --------------------------- | -------------- |
+| MAML            | weights         | Dirac at theta + Delta      | none, beta = 0 |
+| stochastic MAML | weights         | N(theta + Delta, diag(s))   | N(theta, diag(s)) |
+| GP-VIB          | functions       | GP posterior from sites     | GP(0, k)       |
+| GP+MAML         | weights, functions | Dirac times GP posterior | GP(0, k_psi)   |
+"""
+
+from metavib.backbones import Backbone
+from metavib.encoders import (
+    ComposedEncoder,
+    Descent,
+    GaussianGradientEncoder,
+    GPEncoder,
+    GradientEncoder,
+    SiteEncoder,
+)
+from metavib.kernels import Kernel
+from metavib.likelihoods import Likelihood
+from metavib.model import Model
+from metavib.priors import FunctionPrior, WeightPrior
+from metavib.weights import Variances
+
+
+def gp_vib(backbone: Backbone, kernel: Kernel, sites: SiteEncoder, likelihood: Likelihood) -> Model:
+    """GP-VIB, the paper's own method."""
+    return Model(FunctionPrior(backbone, kernel), GPEncoder(sites), likelihood)
+
+
+def maml(backbone: Backbone, likelihood: Likelihood, *, descent: Descent) -> Model:
+    """MAML (Finn et al. 2017): train with beta = 0."""
+    return Model(WeightPrior(backbone, likelihood.latents), GradientEncoder(descent), likelihood)
+
+
+def stochastic_maml(
+    backbone: Backbone,
+    likelihood: Likelihood,
+    *,
+    descent: Descent,
+    variance: float = 1e-4,
+    separate_prior: float | None = None,
+    samples: int = 1,
+) -> Model:
+    """Stochastic MAML: a Gaussian around MAML's weights.
+
+    Args:
+        backbone: the network up to its last hidden layer.
+        likelihood: decides the number of outputs.
+        descent: how Delta is made.
+        variance: starting value of s, shared by prior and posterior.
+        separate_prior: starting value of a variance of the prior's own; s is then the posterior's alone.
+        samples: weights drawn a task and step.
+    """
+    if separate_prior is None:
+        prior = WeightPrior(backbone, likelihood.latents, variance=variance)
+        return Model(prior, GaussianGradientEncoder(descent, samples=samples), likelihood)
+    prior = WeightPrior(backbone, likelihood.latents, variance=separate_prior)
+    own = Variances(prior.network, variance)
+    return Model(prior, GaussianGradientEncoder(descent, samples=samples, variances=own), likelihood)
+
+
+def gp_maml(
+    backbone: Backbone,
+    kernel: Kernel,
+    sites: SiteEncoder,
+    likelihood: Likelihood,
+    *,
+    descent: Descent,
+    beta: float,
+) -> Model:
+    """GP+MAML: MAML on the features, GP-VIB on top; `beta` is the inner objective's."""
+    return Model(
+        FunctionPrior(backbone, kernel), ComposedEncoder(descent, GPEncoder(sites), beta=beta), likelihood
+    )

@@ -1,0 +1,39 @@
+"""A meta learner: a prior, an encoder and a likelihood."""
+
+from torch import nn
+
+from metavib.encoders.encoder import Encoder
+from metavib.inputs import Points, points
+from metavib.likelihoods import Likelihood
+from metavib.marginals import Marginals
+from metavib.noise import Noise
+from metavib.posteriors.encoding import Encoding
+from metavib.priors import Prior
+from metavib.tasks.task import Examples, Task
+
+
+class Model(nn.Module):
+    """p(Z), q(Z | D_t) and p(y | f): all that a method is.
+
+    Args:
+        prior: owns the network's weights and the kernel.
+        encoder: owns what turns a support set into a posterior.
+        likelihood: owns the noise.
+    """
+
+    def __init__(self, prior: Prior, encoder: Encoder, likelihood: Likelihood) -> None:
+        super().__init__()
+        self.prior, self.encoder, self.likelihood = prior, encoder, likelihood
+
+    @property
+    def dirac(self) -> bool:
+        """Whether the encoder is a point mass, so that only beta = 0 makes sense."""
+        return self.encoder.dirac
+
+    def encode(self, support: Examples, query: Points, noise: Noise = None) -> Encoding:
+        """q(Z | D_t, X)."""
+        return self.encoder(support, query, self.prior, self.likelihood, noise)
+
+    def forward(self, task: Task, noise: Noise = None) -> Marginals:
+        """q(f) at the query points of each task."""
+        return self.encode(task.support, points(task.query), noise).marginals(noise)

@@ -1,0 +1,72 @@
+r"""The bound: the variational information bottleneck of Titsias et al. (2021).
+
+$$F = E_{q(Z \mid D_t)}[\log p(D_v \mid Z)] - \beta\, KL[q(Z \mid D_t) \,\|\, p(Z)]$$
+
+Every method is this one function of a model (prior, encoder, likelihood).
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from metavib.inputs import Points, points
+from metavib.likelihoods import Likelihood
+from metavib.noise import Noise
+from metavib.posteriors.encoding import Encoding
+from metavib.tasks.task import Examples, Task
+
+
+class Bound(NamedTuple):
+    r"""The terms of F, one number a task: `fit` $E_q[\log p(D_v|Z)]$, `rate` the KL, `value` fit - beta * rate."""
+
+    fit: Tensor
+    rate: Tensor
+    value: Tensor
+
+
+class Encodes(Protocol):
+    """What the bound asks of a model."""
+
+    @property
+    def likelihood(self) -> Likelihood: ...  # noqa: D102
+
+    @property
+    def dirac(self) -> bool: ...  # noqa: D102
+
+    def encode(self, support: Examples, query: Points, noise: Noise = None) -> Encoding: ...  # noqa: D102
+
+
+def vib(model: Encodes, task: Task, *, beta: float, noise: Noise = None) -> Bound:
+    r"""$F$ of each task in a batch, for any model.
+
+    Args:
+        model: prior, encoder and likelihood.
+        task: one task or a batch of them.
+        beta: weight of the KL; 1 makes F an ELBO on $\log p(D_v)$.
+        noise: generator (or base samples) for the models that estimate an expectation by sampling.
+    """
+    check_beta(beta, dirac=model.dirac)
+    q = model.encode(task.support, points(task.query), noise)  # q(Z | D_t, X)
+    return bound(q, model.likelihood, task.query, beta=beta, noise=noise)
+
+
+def bound(q: Encoding, likelihood: Likelihood, query: Examples, *, beta: float, noise: Noise = None) -> Bound:
+    """F of an encoding that is already there."""
+    # E_q[log p(D_v | Z)]
+    log_p = likelihood.expected_log_prob(q.marginals(noise), query.y, noise)
+    fit = torch.where(query.mask, log_p, 0.0).sum(-1)
+    # KL[q(Z | D_t) || p(Z)]
+    rate = q.kl()
+    return Bound(fit, rate, fit - beta * rate if beta else fit)
+
+
+def check_beta(beta: float, *, dirac: bool) -> None:
+    """Refuses what the theory forbids."""
+    if not 0 <= beta < float("inf"):
+        raise ValueError(f"beta must be a finite number, 0 or above; got {beta}.")
+    if beta > 0 and dirac:
+        raise ValueError(
+            f"a Dirac encoder has infinite KL against any prior, so its bound with beta = {beta} is minus infinity. "
+            "Set beta = 0 (MAML), or use a Gaussian encoder (stochastic MAML)."
+        )

@@ -1,0 +1,170 @@
+r"""Gaussian posteriors over functions, made from Gaussian sites $N(m_j \mid f_j, s_j)$, in two equal forms.
+
+With $K = Z Z^\top$, Z `n x M`, and $S = \mathrm{diag}(s)$ (THEORY.md, sections 3 and 4):
+
+* `Dual` factorises $K + S$, `n x n`; for any kernel.
+* `Primal` factorises $A + I$, $A = Z^\top S^{-1} Z$, `M x M`; for explicit kernels. It needs only the memory
+  (A, b, c, l, n), of constant size, which points are added to and taken from.
+
+Both share one factorisation between all c outputs, whose variance is therefore the same.
+"""
+
+from math import log, pi
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from metavib import linalg
+from metavib.kernels import ExplicitKernel, Kernel
+from metavib.marginals import Normal
+from metavib.noise import Noise
+from metavib.posteriors.posterior import Posterior
+
+
+class Sites(NamedTuple):
+    """Pseudo-observations N(m | f, s), one a support point: `m (..., n, c)`, `s (..., n)`.
+
+    A masked point is the site m = 0, s = 1 at z = 0, which drops out of every term exactly.
+    """
+
+    m: Tensor
+    s: Tensor
+
+
+class Dual(Posterior):
+    """The posterior through the Cholesky factor of K + S.
+
+    Args:
+        kernel: compares embeddings.
+        z: embeddings of the support points.
+        mask: which of them are real.
+        sites: their pseudo-observations.
+    """
+
+    def __init__(
+        self, kernel: Kernel, z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites
+    ) -> None:
+        self.kernel, self.z, self.mask, self.sites = kernel, z, mask, sites
+        K = kernel.gram(z, z) * (mask[..., :, None] & mask[..., None, :])
+        self.L = linalg.cholesky(K + torch.diag_embed(sites.s))
+        self.L_m = linalg.solve(self.L, sites.m)  # L^-1 m
+
+    def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
+        r"""$\mu_* = k_* (K+S)^{-1} m$, $v_* = k_{**} - k_* (K+S)^{-1} k_*^\top$ at features x."""
+        z = self.kernel.embed(x)
+        k = self.kernel.gram(self.z, z) * self.mask[..., :, None]
+        L_k = linalg.solve(self.L, k)  # L^-1 k_*^T
+        var = self.kernel.diagonal(z) - L_k.square().sum(-2)
+        # Rounding can take the difference of two equal numbers below zero.
+        return Normal(L_k.mT @ self.L_m, var.clamp(min=0).unsqueeze(-1))
+
+    def kl(self) -> Tensor:
+        r"""$\frac12 [ \sum_c a_c^\top K a_c + C ( \log|K+S| - \sum \log s - n + \sum_j s_j (K+S)^{-1}_{jj} ) ]$.
+
+        The site form $E_q[\log N(m \mid f, s)] - \log N(m \mid 0, K+S)$ after its equal parts cancel, with
+        $a = (K+S)^{-1} m$ and $a^\top K a = m^\top a - a^\top S a$: no inverse of K (eq. 9).
+        """
+        m, s = self.sites
+        a = linalg.solve_transposed(self.L, self.L_m)
+        L_inv = linalg.solve(self.L, linalg.identity_like(self.L).expand_as(self.L))
+        trace = (s * L_inv.square().sum(-2)).sum(-1)
+        fit = self.L_m.square().sum((-2, -1)) - (s.unsqueeze(-1) * a.square()).sum((-2, -1))
+        return 0.5 * (fit + m.shape[-1] * (linalg.logdet(self.L) - s.log().sum(-1) - s.shape[-1] + trace))
+
+    def log_evidence(self) -> Tensor:
+        r"""$\sum_c \log N(m_c \mid 0, K + S)$."""
+        n, c = self.mask.sum(-1), self.sites.m.shape[-1]
+        return -0.5 * (self.L_m.square().sum((-2, -1)) + c * (linalg.logdet(self.L) + n * log(2 * pi)))
+
+
+class Memory(NamedTuple):
+    r"""All that a task's points have to say under an explicit kernel, in constant size.
+
+    `A` $= Z^\top S^{-1} Z$ `(..., M, M)`, `b` $= Z^\top S^{-1} m$ `(..., M, c)`, `c` $= \sum m^2/s$ `(..., c)`,
+    `l` $= \sum \log s$ `(...)`, `n` points `(...)`. Additive: memories of disjoint points add up, and points are
+    forgotten by subtraction.
+    """
+
+    A: Tensor
+    b: Tensor
+    c: Tensor
+    l: Tensor  # noqa: E741 - the paper's letter
+    n: Tensor
+
+    def __add__(self, other: "Memory") -> "Memory":  # type: ignore[override]
+        """The memory of both sets of points."""
+        return Memory(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    def __sub__(self, other: "Memory") -> "Memory":
+        """The memory without the other's points, which must be among this one's."""
+        return Memory(*(mine - its for mine, its in zip(self, other, strict=True)))
+
+
+def memorise(z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites) -> Memory:
+    """The memory of some points."""
+    z = z * mask.unsqueeze(-1)
+    weighted = z / sites.s.unsqueeze(-1)
+    return Memory(
+        A=weighted.mT @ z,
+        b=weighted.mT @ sites.m,
+        c=(sites.m.square() / sites.s.unsqueeze(-1)).sum(-2),
+        l=sites.s.log().sum(-1),
+        n=mask.sum(-1).to(z.dtype),
+    )
+
+
+class Primal(Posterior):
+    """The posterior through the Cholesky factor of A + I, from the memory alone.
+
+    Args:
+        kernel: an explicit kernel.
+        memory: what the points had to say.
+    """
+
+    def __init__(self, kernel: ExplicitKernel, memory: Memory) -> None:
+        self.kernel, self.memory = kernel, memory
+        self.L = linalg.cholesky(memory.A + linalg.identity_like(memory.A), what="A + I")
+        self.L_b = linalg.solve(self.L, memory.b)  # L^-1 b
+        self.w = linalg.solve_transposed(self.L, self.L_b)  # (A + I)^-1 b
+
+    def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
+        r"""$\mu_* = z_*^\top w$, $v_* = z_*^\top (A+I)^{-1} z_*$ at features x."""
+        z = self.kernel.embed(x)
+        return Normal(z @ self.w, linalg.solve(self.L, z.mT).square().sum(-2).unsqueeze(-1))
+
+    def kl(self) -> Tensor:
+        r"""$\frac12 [ \sum_c w_c^\top w_c + C ( \log|A+I| - \mathrm{tr}\, A (A+I)^{-1} ) ]$ (eq. 13)."""
+        L_inv = linalg.solve(self.L, linalg.identity_like(self.L).expand_as(self.L))
+        trace = self.L.shape[-1] - L_inv.square().sum((-2, -1))  # tr A(A+I)^-1 = M - tr (A+I)^-1
+        return 0.5 * (self.w.square().sum((-2, -1)) + self.w.shape[-1] * (linalg.logdet(self.L) - trace))
+
+    def log_evidence(self) -> Tensor:
+        r"""$\sum_c -\frac12 [ c - b^\top (A+I)^{-1} b + \log|A+I| + l + n \log 2\pi ]$."""
+        A, b, c, l, n = self.memory  # noqa: E741 - the paper's letter
+        outputs = b.shape[-1]
+        quadratic = c.sum(-1) - self.L_b.square().sum((-2, -1))
+        return -0.5 * (quadratic + outputs * (linalg.logdet(self.L) + l + n * log(2 * pi)))
+
+    def update(self, x: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> "Primal":
+        """The posterior after more points; this one stays as it is."""
+        return self.merge(memorise(self.kernel.embed(x), mask, sites))
+
+    def merge(self, other: Memory) -> "Primal":
+        """The posterior given this memory's points and another's."""
+        return Primal(self.kernel, self.memory + other)
+
+    def forget(self, other: Memory) -> "Primal":
+        """The posterior without the points of another memory, which must be among this one's."""
+        return Primal(self.kernel, self.memory - other)
+
+
+def posterior(
+    kernel: Kernel, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites
+) -> Dual | Primal:
+    """The posterior in its cheaper form: primal where the kernel is explicit and there are more points than features."""
+    z = kernel.embed(phi)
+    if isinstance(kernel, ExplicitKernel) and z.shape[-2] > z.shape[-1]:
+        return Primal(kernel, memorise(z, mask, sites))
+    return Dual(kernel, z, mask, sites)

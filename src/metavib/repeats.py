@@ -1,0 +1,40 @@
+"""Repeats of an experiment side by side: the seeds are one more batch dimension.
+
+Stacked, every parameter of shape `own` becomes `(repeats, 1, *own)`; tasks come as `(repeats, tasks, ...)`, and the model,
+the bound and the optimiser work on all repeats at once without knowing. Adam acts on each number alone, so the
+repeats stay independent.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from metavib.model import Model
+
+
+def stack(models: Sequence[Model]) -> Model:
+    """One model that is all of these, in a leading dimension of its parameters and buffers."""
+    return _map(models[0], lambda name: torch.stack([_state(m)[name] for m in models]).unsqueeze(1))
+
+
+def unstack(model: Model, repeat: int) -> Model:
+    """One of the models stacked."""
+    state = _state(model)
+    return _map(model, lambda name: state[name][repeat, 0])
+
+
+def _state(model: Model) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _map(model: Model, value) -> Model:  # type: ignore[no-untyped-def]
+    model = deepcopy(model)
+    for name, old in _state(model).items():
+        owner: nn.Module = model.get_submodule(name.rpartition(".")[0])
+        new = value(name).detach().clone()
+        if isinstance(old, nn.Parameter):
+            new = nn.Parameter(new, requires_grad=old.requires_grad)
+        setattr(owner, name.rpartition(".")[2], new)
+    return model
