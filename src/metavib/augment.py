@@ -57,9 +57,7 @@ class Normalise:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
-            raise ValueError(
-                f"mean and std must be equally long, and std positive; got {self.mean} and {self.std}."
-            )
+            raise ValueError(f"mean and std must be equally long, and std positive; got {self.mean} and {self.std}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The normalised images."""
@@ -93,9 +91,7 @@ class CentreCrop:
         """The cropped images."""
         height, width = images.shape[-2:]
         if min(height, width) < self.size:
-            raise ValueError(
-                f"cannot crop {self.size} pixels from images of {height} x {width}; resize them first."
-            )
+            raise ValueError(f"cannot crop {self.size} pixels from images of {height} x {width}; resize them first.")
         top, left = round((height - self.size) / 2), round((width - self.size) / 2)
         return unit(images[..., top : top + self.size, left : left + self.size])
 

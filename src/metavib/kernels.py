@@ -72,7 +72,9 @@ class Linear(ExplicitKernel):
 
 
 class Cosine(ExplicitKernel):
-    r"""$k(x, x') = e^v \frac{\phi \cdot \phi'}{|\phi| |\phi'|}$; features that are all zero are uncorrelated with anything.
+    r"""$k(x, x') = e^v \frac{\phi \cdot \phi'}{|\phi| |\phi'|}$.
+
+    Features that are all zero have no direction and are uncorrelated with anything.
 
     Args:
         bias: append a constant 1 to $\phi$.
@@ -100,9 +102,7 @@ class BNCosine(ExplicitKernel):
         learn_scale: learn v; otherwise v = 0.
     """
 
-    def __init__(
-        self, features: int, *, norm: str = "running", bias: bool = False, learn_scale: bool = True
-    ) -> None:
+    def __init__(self, features: int, *, norm: str = "running", bias: bool = False, learn_scale: bool = True) -> None:
         super().__init__()
         self.norm = TaskNorm(features, encoding=norm, affine=False)
         self.cosine = Cosine(bias=bias, learn_scale=learn_scale)

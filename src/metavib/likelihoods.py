@@ -44,16 +44,12 @@ class Likelihood(nn.Module, ABC):
         """Nodes that integrate against q: its own when it is discrete, Gauss-Hermite for a Normal."""
         return q.hermite(HERMITE_NODES) if isinstance(q, Normal) else q.nodes()
 
-    def expected_log_prob(
-        self, q: Marginals, y: Shaped[Tensor, "*b v"], noise: Noise = None
-    ) -> Float[Tensor, "*b v"]:
+    def expected_log_prob(self, q: Marginals, y: Shaped[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
         r"""$E_{q(f)}[\log p(y \mid f)]$, a lower bound on the log predictive density."""
         nodes = self.nodes(q, noise)
         return nodes.mean(self.log_prob(nodes.f, y))
 
-    def log_predictive(
-        self, q: Marginals, y: Shaped[Tensor, "*b v"], noise: Noise = None
-    ) -> Float[Tensor, "*b v"]:
+    def log_predictive(self, q: Marginals, y: Shaped[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
         r"""$\log E_{q(f)}[p(y \mid f)]$."""
         nodes = self.nodes(q, noise)
         return nodes.log_mean_exp(self.log_prob(nodes.f, y))
@@ -70,18 +66,14 @@ class RealLikelihood(Likelihood, ABC):
     def cdf(self, f: Float[Tensor, "*b v 1"], y: Float[Tensor, "*y v"]) -> Float[Tensor, "*b v"]:
         r"""$P(Y \le y \mid f)$."""
 
-    def predict(
-        self, q: Marginals, noise: Noise = None
-    ) -> tuple[Float[Tensor, "*b v"], Float[Tensor, "*b v"]]:
+    def predict(self, q: Marginals, noise: Noise = None) -> tuple[Float[Tensor, "*b v"], Float[Tensor, "*b v"]]:
         """Predictive mean and variance, by the laws of total expectation and variance."""
         nodes = self.nodes(q, noise)
         mean, var = self.moments(nodes.f)
         centre = nodes.mean(mean)
         return centre, nodes.mean(var) + nodes.mean((mean - centre).square())
 
-    def predictive_cdf(
-        self, q: Marginals, y: Float[Tensor, "*b v"], noise: Noise = None
-    ) -> Float[Tensor, "*b v"]:
+    def predictive_cdf(self, q: Marginals, y: Float[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
         r"""$P(Y \le y)$ under the predictive distribution: uniform over tasks if predictions are calibrated."""
         nodes = self.nodes(q, noise)
         return nodes.mean(self.cdf(nodes.f, y))
@@ -187,8 +179,7 @@ class StudentT(RealLikelihood):
         return y.unsqueeze(-1)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        r"""$\log\Gamma(\frac{\nu+1}2) - \log\Gamma(\frac\nu2) - \frac12\log\nu\pi\sigma^2
-        - \frac{\nu+1}2 \log(1 + (y-f)^2/\nu\sigma^2)$."""
+        r"""$\log \Gamma(\frac{\nu+1}2) / \Gamma(\frac\nu2) \sqrt{\nu\pi\sigma^2} - \frac{\nu+1}2 \log(1 + (y-f)^2/\nu\sigma^2)$."""
         nu, scale = self.df, lift(self.scale(), 1)
         constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(nu * pi)
         squared = (y - f.squeeze(-1)).square() / scale
@@ -200,20 +191,15 @@ class StudentT(RealLikelihood):
         return f, (lift(self.scale(), 1) * self.df / (self.df - 2)).expand_as(f)
 
     def cdf(self, f: Tensor, y: Tensor) -> Tensor:
-        r"""$\frac12 + Z^{-1} \int_0^\theta \cos^{\nu-1} t\, dt$, $\tan\theta = (y - f)/\sigma\sqrt\nu$ (Gauss-Legendre).
+        r"""$\frac12 + Z^{-1} \int_0^\theta \cos^{\nu-1} t\, dt$, $\tan\theta = (y-f)/\sigma\sqrt\nu$, by Gauss-Legendre.
 
         With $u = \sqrt\nu \tan t$ the density's heavy tails become a smooth function on a bounded interval.
         """
         nu = self.df
         theta = torch.atan((y - f.squeeze(-1)) / (lift(self.scale(), 1) * nu).sqrt())
-        x, w = (
-            torch.as_tensor(a, dtype=f.dtype, device=f.device) for a in np.polynomial.legendre.leggauss(48)
-        )
+        x, w = (torch.as_tensor(a, dtype=f.dtype, device=f.device) for a in np.polynomial.legendre.leggauss(48))
         density = torch.cos(theta[..., None] * (x + 1) / 2) ** (nu - 1)
-        Z = (
-            pi**0.5
-            * torch.tensor(lgamma(nu / 2) - lgamma((nu + 1) / 2), dtype=f.dtype, device=f.device).exp()
-        )
+        Z = pi**0.5 * torch.tensor(lgamma(nu / 2) - lgamma((nu + 1) / 2), dtype=f.dtype, device=f.device).exp()
         return 0.5 + theta / 2 * (density @ w) / Z
 
 
@@ -227,9 +213,7 @@ class Poisson(RealLikelihood):
     def check(self, y: Tensor) -> None:
         """Refuses anything but counts."""
         if y.numel() and (bool((y < 0).any()) or (y.is_floating_point() and bool((y != y.round()).any()))):
-            raise ValueError(
-                "Poisson outputs must be counts 0, 1, 2, ...; got negative or fractional values."
-            )
+            raise ValueError("Poisson outputs must be counts 0, 1, 2, ...; got negative or fractional values.")
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         r"""$y f - e^f - \log y!$."""

@@ -96,9 +96,7 @@ class Normal(NamedTuple):
         one twice gives common random numbers.
         """
         epsilon = standard_normal((k, *self.mean.shape), noise, like=self.mean)
-        return Nodes(
-            self.mean + self.var.sqrt() * epsilon, self.mean.new_full((len(epsilon),), -log(len(epsilon)))
-        )
+        return Nodes(self.mean + self.var.sqrt() * epsilon, self.mean.new_full((len(epsilon),), -log(len(epsilon))))
 
 
 Marginals = Point | Samples | Normal

@@ -71,6 +71,4 @@ def gp_maml(
     beta: float,
 ) -> Model:
     """GP+MAML: MAML on the features, GP-VIB on top; `beta` is the inner objective's."""
-    return Model(
-        FunctionPrior(backbone, kernel), ComposedEncoder(descent, GPEncoder(sites), beta=beta), likelihood
-    )
+    return Model(FunctionPrior(backbone, kernel), ComposedEncoder(descent, GPEncoder(sites), beta=beta), likelihood)

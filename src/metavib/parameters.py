@@ -24,9 +24,7 @@ class Positive(nn.Module):
     The floor is approached smoothly, so a value that has come down to it can always rise again.
     """
 
-    def __init__(
-        self, value: float, *, floor: float = 0.0, ceiling: float = float("inf"), learn: bool = True
-    ) -> None:
+    def __init__(self, value: float, *, floor: float = 0.0, ceiling: float = float("inf"), learn: bool = True) -> None:
         super().__init__()
         if not floor < value <= ceiling:
             raise ValueError(f"the starting value must lie in ({floor}, {ceiling}]; got {value}.")

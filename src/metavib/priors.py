@@ -23,9 +23,7 @@ class FunctionPrior(nn.Module):
         self.network = Network(backbone)
         self.kernel = kernel
 
-    def features(
-        self, support: Examples, query: Points, weights: Weights | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def features(self, support: Examples, query: Points, weights: Weights | None = None) -> tuple[Tensor, Tensor]:
         r"""$\phi$ of the support and of the query, in one pass over all points of each task.
 
         `weights` stand in for $\theta$ where given, a set a task.

@@ -1,8 +1,8 @@
 """Repeats of an experiment side by side: the seeds are one more batch dimension.
 
-Stacked, every parameter of shape `own` becomes `(repeats, 1, *own)`; tasks come as `(repeats, tasks, ...)`, and the model,
-the bound and the optimiser work on all repeats at once without knowing. Adam acts on each number alone, so the
-repeats stay independent.
+Stacked, every parameter of shape `own` becomes `(repeats, 1, *own)` and tasks come as `(repeats, tasks, ...)`: model,
+bound and optimiser work on all repeats at once without knowing. Adam acts on each number alone, so the repeats
+stay independent.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,10 @@ from metavib.tasks.task import Examples
 
 
 class Encoder(nn.Module, ABC):
-    r"""$q(Z \mid D_t, X)$: support set and query inputs to a posterior, under a prior and a likelihood it does not own."""
+    r"""$q(Z \mid D_t, X)$: from support set and query inputs to a posterior.
+
+    Prior and likelihood are arguments: an encoder owns only what turns examples into a posterior.
+    """
 
     dirac: bool = False
     """Whether the posterior is a point mass, whose KL is infinite."""

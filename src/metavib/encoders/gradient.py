@@ -36,14 +36,10 @@ class Descent(nn.Module):
             raise ValueError(f"inner steps must be >= 0 and their size > 0; got steps={steps}, rate={rate}.")
         self.steps, self.rate, self.first_order = steps, rate, first_order
 
-    def forward(
-        self, network: Network, batch_shape: torch.Size, objective: Callable[[Weights], Tensor]
-    ) -> Weights:
+    def forward(self, network: Network, batch_shape: torch.Size, objective: Callable[[Weights], Tensor]) -> Weights:
         """Ascends `objective`, which gives a number a task for weights a task."""
         theta = network.per_task(batch_shape)
-        gradient = torch.func.grad(
-            lambda psi: objective(psi).sum()
-        )  # tasks do not share weights: no cross terms
+        gradient = torch.func.grad(lambda psi: objective(psi).sum())  # tasks do not share weights: no cross terms
         if self.first_order:
             start = {name: p.detach() for name, p in theta.items()}
             with torch.no_grad():
@@ -107,9 +103,7 @@ class GaussianGradientEncoder(Encoder):
     ) -> Encoding:
         """A Gaussian over weights."""
         if prior.variances is None:
-            raise ValueError(
-                "a Gaussian encoder needs a prior with a variance: WeightPrior(..., variance=...)."
-            )
+            raise ValueError("a Gaussian encoder needs a prior with a variance: WeightPrior(..., variance=...).")
         s0 = prior.variances()
         psi = descend(self.descent, support, prior, likelihood)
         q = DiagonalNormal(

@@ -93,7 +93,9 @@ class FullSites(SiteEncoder):
 
 
 class GeneralSites(SiteEncoder):
-    r"""$m_j = m(y_j, x_j)$, $s_j = s(y_j, x_j)$: a small network on $(y_j, \phi_j)$, for any likelihood of real or count y.
+    r"""$m_j = m(y_j, x_j)$, $s_j = s(y_j, x_j)$: a small network on $(y_j, \phi_j)$.
+
+    For any likelihood of one latent value: real, count or binary y.
 
     The targets enter squashed by $\mathrm{asinh}$ beside themselves, so that outliers do not saturate the hidden layer.
 

@@ -43,9 +43,7 @@ class Dual(Posterior):
         sites: their pseudo-observations.
     """
 
-    def __init__(
-        self, kernel: Kernel, z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites
-    ) -> None:
+    def __init__(self, kernel: Kernel, z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites) -> None:
         self.kernel, self.z, self.mask, self.sites = kernel, z, mask, sites
         K = kernel.gram(z, z) * (mask[..., :, None] & mask[..., None, :])
         self.L = linalg.cholesky(K + torch.diag_embed(sites.s))
@@ -160,10 +158,8 @@ class Primal(Posterior):
         return Primal(self.kernel, self.memory - other)
 
 
-def posterior(
-    kernel: Kernel, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites
-) -> Dual | Primal:
-    """The posterior in its cheaper form: primal where the kernel is explicit and there are more points than features."""
+def posterior(kernel: Kernel, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> Dual | Primal:
+    """The posterior in its cheaper form: primal where an explicit kernel has fewer features than there are points."""
     z = kernel.embed(phi)
     if isinstance(kernel, ExplicitKernel) and z.shape[-2] > z.shape[-1]:
         return Primal(kernel, memorise(z, mask, sites))

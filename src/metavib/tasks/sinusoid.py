@@ -33,9 +33,7 @@ class Sinusoids:
         """Independent sinusoids, support and query points drawn alike."""
 
         def uniform(low: float, high: float, *size: int) -> Tensor:
-            return low + (high - low) * torch.rand(
-                *shape, *size, generator=generator, device=generator.device
-            )
+            return low + (high - low) * torch.rand(*shape, *size, generator=generator, device=generator.device)
 
         amplitude, phase = uniform(0.1, 5.0, 1), uniform(0.0, pi, 1)
         x = uniform(-5.0, 5.0, self.shots + self.queries)
