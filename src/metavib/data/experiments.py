@@ -1,0 +1,159 @@
+"""The classes each experiment trains, selects and tests on.
+
+| experiment | train | validation | test |
+| --- | --- | --- | --- |
+| `omniglot-emnist` | 1,597: Omniglot without Latin | 31: EMNIST, even labels | 31: EMNIST, odd labels |
+| `omniglot` | 4,112 = 4 x 1,028 | 688 = 4 x 172 | 1,692 = 4 x 423 |
+| `augmented-omniglot` | 731 of 21 alphabets | 172 of 5 | 659 of 20 |
+| `mini-imagenet` | 64 | 16 | 20 |
+| `cub` | 100 | 50 | 50 |
+| `mini-imagenet-cub` | 100: all of mini-ImageNet | 50 of CUB | 50 of CUB |
+
+References:
+    Vinyals et al. (2016), Matching Networks for One Shot Learning (Omniglot's split).
+    Ravi and Larochelle (2017), Optimization as a Model for Few-Shot Learning (mini-ImageNet's).
+    Chen et al. (2019), A Closer Look at Few-shot Classification (CUB's, and the two across datasets).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from metavib.data import omniglot as characters
+from metavib.data.cub import cub as read_cub
+from metavib.data.emnist import emnist as read_emnist
+from metavib.data.labelled import Splits, check_disjoint, concatenate, select_classes
+from metavib.data.labelled import rotations as with_rotations
+from metavib.data.mini_imagenet import mini_imagenet as read_mini_imagenet
+
+Place = Path | str | None
+
+VALIDATION_ALPHABETS = ("Armenian", "Bengali", "Early_Aramaic", "Hebrew", "Mkhedruli_(Georgian)")
+"""The alphabets whose characters are Omniglot's validation classes in the split of Vinyals et al."""
+
+_VINYALS_SEEN = 1200  # characters, in the order background then evaluation, of which none is a test class
+_WAYS = 20  # of Augmented Omniglot: an alphabet with fewer characters makes no task
+
+
+def splits(name: str, *, root: Place = None, cache: Place = None, **options: Any) -> Splits:
+    """The train, validation and test classes of an experiment, by its name.
+
+    Args:
+        name: a key of `EXPERIMENTS`.
+        root: where datasets lie: the argument, else `$METAVIB_DATA`, else `./data`.
+        cache: where caches live: the argument, else `$METAVIB_CACHE`, else `~/.cache/metavib`.
+        **options: those of the experiment's own function; those with characters have `crop`, and two
+            `rotations`.
+    """
+    if name not in EXPERIMENTS:
+        raise ValueError(f"no experiment is named {name!r}; there are {', '.join(EXPERIMENTS)}.")
+    return EXPERIMENTS[name](root=root, cache=cache, **options)
+
+
+def omniglot_emnist(*, root: Place = None, cache: Place = None, rotations: bool = False, crop: bool = True) -> Splits:
+    """From Omniglot without its Latin alphabet to EMNIST.
+
+    Args:
+        root: where datasets lie.
+        cache: where caches live.
+        rotations: adds the training characters' quarter turns as classes, 4 x 1,597 = 6,388. The text of
+            Titsias et al. (2021) speaks of rotations (and of 4,114 classes, which is no multiple of four);
+            the code it builds on has the 1,597 unrotated ones.
+        crop: resizes to 32 and takes the centre 28, as that code does, rather than resize to 28.
+    """
+    drawn = characters.omniglot(root=root, cache=cache, crop=crop)
+    written = read_emnist(root=root, cache=cache, crop=crop)
+    train = select_classes(drawn, [name for name in drawn.names if characters.alphabet(name) != "Latin"])
+    even, odd = (select_classes(written, range(start, written.classes, 2)) for start in (0, 1))
+    if rotations:
+        return _checked("omniglot-emnist", Splits(with_rotations(train), even, odd), (4 * 1597, 31, 31))
+    return _checked("omniglot-emnist", Splits(train, even, odd), (1597, 31, 31))
+
+
+def omniglot(*, root: Place = None, cache: Place = None, rotations: bool = True, crop: bool = False) -> Splits:
+    """Omniglot with the split of Vinyals et al. (2016).
+
+    The split follows a rule: of the characters in order, the background alphabets first, the first 1,200 are
+    for training, less those of five background alphabets, which validate; the other 423 test.
+
+    Args:
+        root: where datasets lie.
+        cache: where caches live.
+        rotations: whether quarter turns are classes of their own.
+        crop: resizes to 32 and takes the centre 28, rather than resize to 28.
+    """
+    data = characters.omniglot(root=root, cache=cache, crop=crop)
+    seen, test = data.names[:_VINYALS_SEEN], data.names[_VINYALS_SEEN:]
+    validation = [name for name in seen if characters.alphabet(name) in VALIDATION_ALPHABETS]
+    train = [name for name in seen if characters.alphabet(name) not in VALIDATION_ALPHABETS]
+    parts = [select_classes(data, names) for names in (train, validation, test)]
+    if rotations:
+        return _checked("omniglot", Splits(*map(with_rotations, parts)), (4 * 1028, 4 * 172, 4 * 423))
+    return _checked("omniglot", Splits(*parts), (1028, 172, 423))
+
+
+def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = False) -> Splits:
+    """Omniglot by alphabet: train on background alphabets, test on the evaluation ones.
+
+    An alphabet is a task of 20 characters, so the four background alphabets with fewer are left out. The
+    validation alphabets are those of Vinyals et al. `metavib.data.omniglot.alphabet` gives the alphabet of a
+    class name.
+
+    Args:
+        root: where datasets lie.
+        cache: where caches live.
+        crop: resizes to 32 and takes the centre 28, rather than resize to 28.
+    """
+    data = characters.omniglot(root=root, cache=cache, crop=crop)
+    length = Counter(map(characters.alphabet, data.names))
+
+    def part_of(name: str) -> str:
+        script = characters.alphabet(name)
+        if script not in characters.BACKGROUND:
+            return "test"
+        return "validation" if script in VALIDATION_ALPHABETS else "train"
+
+    usable = [name for name in data.names if length[characters.alphabet(name)] >= _WAYS]
+    parts = (select_classes(data, [name for name in usable if part_of(name) == part]) for part in Splits._fields)
+    return _checked("augmented-omniglot", Splits(*parts), (731, 172, 659))
+
+
+def mini_imagenet(*, root: Place = None, cache: Place = None) -> Splits:
+    """mini-ImageNet with the split of Ravi and Larochelle (2017), 84 x 84."""
+    parts = (read_mini_imagenet(part, root=root, cache=cache) for part in ("train", "val", "test"))
+    return _checked("mini-imagenet", Splits(*parts), (64, 16, 20))
+
+
+def cub(*, root: Place = None, cache: Place = None) -> Splits:
+    """CUB with the split of Chen et al. (2019): training pictures 256 x 256, the others 96 x 96."""
+    parts = (read_cub(part, root=root, cache=cache) for part in ("base", "val", "novel"))
+    return _checked("cub", Splits(*parts), (100, 50, 50))
+
+
+def mini_imagenet_cub(*, root: Place = None, cache: Place = None) -> Splits:
+    """From all 100 classes of mini-ImageNet (84 x 84) to CUB's validation and novel classes (96 x 96)."""
+    train = concatenate(*mini_imagenet(root=root, cache=cache))
+    held_out = (read_cub(part, root=root, cache=cache) for part in ("val", "novel"))
+    return _checked("mini-imagenet-cub", Splits(train, *held_out), (100, 50, 50))
+
+
+EXPERIMENTS: dict[str, Callable[..., Splits]] = {
+    "omniglot-emnist": omniglot_emnist,
+    "omniglot": omniglot,
+    "augmented-omniglot": augmented_omniglot,
+    "mini-imagenet": mini_imagenet,
+    "cub": cub,
+    "mini-imagenet-cub": mini_imagenet_cub,
+}
+
+
+def _checked(name: str, parts: Splits, expected: tuple[int, int, int]) -> Splits:
+    """The splits, unless a file that is incomplete or not the real one gave another number of classes."""
+    found = tuple(part.classes for part in parts)
+    if found != expected:
+        raise ValueError(
+            f"{name} should have {expected} classes in train, validation and test; the files give {found}. "
+            "Some of them are incomplete or of another dataset: `metavib data` lists them."
+        )
+    return check_disjoint(parts)
