@@ -1,0 +1,248 @@
+r"""N-way K-shot episodes drawn from labelled images.
+
+An episode draws `ways` classes, and of each class `shots + queries` different images: the first `shots` are
+its support, the others its query. Nothing here waits for the device or has a shape that depends on the data,
+so that `sample` can be captured in a CUDA graph (register the generator with the graph): a choice without
+replacement is the `topk` of random keys, and rows shorter than the longest have the keys of their padding set
+below all others.
+
+Random numbers are drawn on the generator's device and moved to the data's. A generator on the CPU therefore
+gives the same episodes whatever device holds the images; `fixed` relies on it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metavib.augment import Transform, unit
+from metavib.data.labelled import Labelled
+from metavib.tasks.task import Examples, Task, stack
+
+
+class Source(Protocol):
+    """Anything tasks can be drawn from: `shape` is the batch shape of the tasks, `()` for one."""
+
+    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
+        """Draws a batch of tasks."""
+        ...
+
+
+def fixed(source: Source, *, count: int, seed: int, batch: int) -> Iterator[Task]:
+    """Yields `count` episodes in batches of `batch` (the last may be smaller), the same whenever the seed is.
+
+    Episode i comes from a CPU generator of its own, seeded by (seed, i): so it depends neither on the batch
+    size nor on `count`, nor on the device of the images or on whoever consumed random numbers before.
+    """
+    if count < 1 or batch < 1:
+        raise ValueError(f"count and batch must be at least 1; got count={count} and batch={batch}.")
+    for start in range(0, count, batch):
+        yield stack([source.sample((), _generator(seed, i)) for i in range(start, min(start + batch, count))])
+
+
+@final
+class Episodes:
+    """N-way K-shot episodes: `ways` classes drawn uniformly, then `shots + queries` images of each.
+
+    A sampled task has support `x (*shape, ways*shots, C, H, W)` and query `x (*shape, ways*queries, C, H,
+    W)`, both class-major: the points of class slot 0 first, then those of slot 1, up to `ways - 1`. `y` holds
+    the slot.
+
+    Args:
+        data: the images, on the device to sample on.
+        ways: N, the classes of an episode.
+        shots: K, the support images of a class.
+        queries: the query images of a class.
+        min_shots: if given, every class of every task has a number of shots of its own, uniform in
+            [min_shots, shots]; the surplus is masked, and zero, so that tasks are ragged.
+        transform: what turns the drawn uint8 images `(N, C, H, W)` into floats, in one call for support and
+            query of all tasks together.
+
+    Raises:
+        ValueError: if there are fewer than `ways` classes, or a class has fewer than `shots + queries`
+        images.
+    """
+
+    def __init__(
+        self,
+        data: Labelled,
+        *,
+        ways: int,
+        shots: int,
+        queries: int,
+        min_shots: int | None = None,
+        transform: Transform = unit,
+    ) -> None:
+        _check(data, shots=shots, queries=queries, min_shots=min_shots)
+        if not 1 <= ways <= len(data.names):
+            raise ValueError(
+                f"ways must be between 1 and the {len(data.names)} classes of the data; got {ways}."
+            )
+        self.ways, self.shots, self.queries, self.min_shots = ways, shots, queries, min_shots
+        self.transform = transform
+        self._pixels, self._images = data.images, _images(data)
+
+    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
+        """Draws tasks with the given batch shape; `()` is one task."""
+        keys = _uniform((*shape, self._images.rows), generator, self._pixels.device)
+        classes = keys.topk(self.ways).indices
+        positions = self._images.draw(classes, self.shots + self.queries, generator)
+        support, query = positions.split([self.shots, self.queries], dim=-1)
+        return _task(self._pixels, support, query, self.min_shots, self.transform, generator)
+
+
+@final
+class AlphabetEpisodes:
+    """Episodes within one alphabet: first an alphabet, uniformly, then `ways` of its characters.
+
+    An alphabet is what the names of its classes share before their first `/`, as in `Greek/character01`.
+    Alphabets with fewer than `ways` characters are left out. The tasks are laid out as those of `Episodes`.
+
+    Args:
+        data: the images, on the device to sample on.
+        ways: the characters of an episode.
+        shots: the different support images of a character.
+        queries: the query images of a character.
+        copies: how often each support image appears, every time under a new draw of the transform; so that
+            the support has `ways*shots*copies` points.
+        transform: as in `Episodes`.
+
+    Raises:
+        ValueError: if no alphabet has `ways` characters, or a class has fewer than `shots + queries` images.
+    """
+
+    def __init__(
+        self,
+        data: Labelled,
+        *,
+        ways: int,
+        shots: int,
+        queries: int,
+        copies: int = 1,
+        transform: Transform = unit,
+    ) -> None:
+        _check(data, shots=shots, queries=queries, min_shots=None)
+        if ways < 1 or copies < 1:
+            raise ValueError(f"ways and copies must be at least 1; got ways={ways} and copies={copies}.")
+        members: dict[str, list[int]] = {}
+        for index, name in enumerate(data.names):
+            members.setdefault(name.partition("/")[0], []).append(index)
+        large = {alphabet: classes for alphabet, classes in members.items() if len(classes) >= ways}
+        if not large:
+            raise ValueError(
+                f"no alphabet has {ways} characters: the largest has {max(map(len, members.values()))}. "
+                "Lower ways, or name the classes 'alphabet/character'."
+            )
+        self.ways, self.shots, self.queries, self.copies = ways, shots, queries, copies
+        self.transform = transform
+        self.alphabets = tuple(large)
+        self._pixels, self._images = data.images, _images(data)
+        self._classes = _rows(list(large.values()), data.images.device)
+
+    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
+        """Draws tasks with the given batch shape; `()` is one task."""
+        alphabet = torch.randint(self._classes.rows, shape, generator=generator, device=generator.device)
+        classes = self._classes.draw(alphabet.to(self._pixels.device), self.ways, generator)
+        positions = self._images.draw(classes, self.shots + self.queries, generator)
+        support, query = positions.split([self.shots, self.queries], dim=-1)
+        support = support.repeat_interleave(self.copies, dim=-1)
+        return _task(self._pixels, support, query, None, self.transform, generator)
+
+
+class _Rows(NamedTuple):
+    """Rows of unequal length, padded: row r holds `entries[r, :lengths[r]]`."""
+
+    entries: Tensor
+    lengths: Tensor
+
+    @property
+    def rows(self) -> int:
+        return len(self.lengths)
+
+    def draw(self, row: Tensor, k: int, generator: torch.Generator) -> Tensor:
+        """Draws k different entries of each given row, in random order: `row (...)` to `(..., k)`."""
+        longest = self.entries.shape[-1]
+        keys = _uniform((*row.shape, longest), generator, row.device)
+        padding = torch.arange(longest, device=row.device) >= self.lengths[row].unsqueeze(-1)
+        picks = keys.masked_fill(padding, -1).topk(k).indices
+        return self.entries[row].gather(-1, picks)
+
+
+def _rows(lists: Sequence[Sequence[int]], device: torch.device) -> _Rows:
+    entries = torch.zeros(len(lists), max(map(len, lists)), dtype=torch.int64)
+    for row, values in zip(entries, lists, strict=True):
+        row[: len(values)] = torch.as_tensor(values)
+    return _Rows(entries.to(device), torch.tensor([len(values) for values in lists], device=device))
+
+
+def _images(data: Labelled) -> _Rows:
+    """Where the images of each class lie."""
+    labels = data.labels.cpu()
+    counts = labels.bincount(minlength=len(data.names)).tolist()
+    members = labels.argsort(stable=True).split(counts)
+    return _rows([positions.tolist() for positions in members], data.images.device)
+
+
+def _task(
+    pixels: Tensor,
+    support: Tensor,
+    query: Tensor,
+    min_shots: int | None,
+    transform: Transform,
+    generator: torch.Generator,
+) -> Task:
+    """The task of images at positions `support (..., ways, shots)` and `query (..., ways, queries)`."""
+    flat = torch.cat([support.flatten(), query.flatten()])
+    images = transform(pixels.index_select(0, flat), generator)
+    sides = images.split([support.numel(), query.numel()])
+    d_t, d_v = (_examples(x, where) for x, where in zip(sides, (support, query), strict=True))
+    if min_shots is None:
+        return Task(d_t, d_v)
+    ways, shots = support.shape[-2:]
+    real = torch.randint(
+        min_shots, shots + 1, support.shape[:-1], generator=generator, device=generator.device
+    )
+    mask = torch.arange(shots, device=pixels.device) < real.to(pixels.device).unsqueeze(-1)
+    mask = mask.flatten(-2)
+    x = d_t.x.masked_fill(~mask.reshape(*mask.shape, *(1,) * (d_t.x.ndim - mask.ndim)), 0)
+    return Task(Examples(x, d_t.y.masked_fill(~mask, 0), mask), d_v)
+
+
+def _examples(x: Tensor, positions: Tensor) -> Examples:
+    """Class-major points with the class slot as label, for positions `(..., ways, each)`."""
+    *batch, ways, each = positions.shape
+    y = torch.arange(ways, device=x.device).repeat_interleave(each).expand(*batch, -1).contiguous()
+    return Examples(x.reshape(*batch, ways * each, *x.shape[1:]), y, torch.ones_like(y, dtype=torch.bool))
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
+    # Double precision makes ties, which devices break differently, improbable.
+    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64).to(device)
+
+
+def _generator(seed: int, index: int) -> torch.Generator:
+    # The CPU generator keeps 32 bits of its seed: hash, rather than add, to keep neighbouring seeds apart.
+    state = np.random.SeedSequence((seed, index)).generate_state(1)[0]
+    return torch.Generator().manual_seed(int(state))
+
+
+def _check(data: Labelled, *, shots: int, queries: int, min_shots: int | None) -> None:
+    if shots < 0 or queries < 1:
+        raise ValueError(f"shots must be at least 0 and queries at least 1; got {shots} and {queries}.")
+    if min_shots is not None and not 0 <= min_shots <= shots:
+        raise ValueError(f"min_shots must be between 0 and shots={shots}; got {min_shots}.")
+    if len(data.images) != len(data.labels):
+        raise ValueError(
+            f"images and labels must be equally many; got {len(data.images)} and {len(data.labels)}."
+        )
+    counts = data.labels.cpu().bincount(minlength=len(data.names))
+    if len(counts) > len(data.names):
+        raise ValueError(f"labels must lie below the {len(data.names)} classes; got {len(counts) - 1}.")
+    few = int(counts.argmin())
+    if counts[few] < shots + queries:
+        raise ValueError(
+            f"class {data.names[few]!r} has {int(counts[few])} images, and shots + queries = "
+            f"{shots} + {queries} need {shots + queries}. Lower shots or queries, or leave that class out."
+        )
