@@ -1,0 +1,37 @@
+"""Shared by all tests: shapes checked at every call, property tests that draw the same examples everywhere."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from beartype import BeartypeConf, beartype
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as in PEP 484
+
+# Shapes are checked at every call of the modules that state them. METAVIB_TYPECHECK=0 turns that off (to profile, say).
+# The hook must be in place before the first import of metavib, which is why it stands at the top of this file.
+if os.environ.get("METAVIB_TYPECHECK", "1") != "0":
+    source = Path(__file__).parents[1] / "src"
+    files = [f for f in (source / "metavib").rglob("*.py") if "from jaxtyping import" in f.read_text()]
+    install_import_hook([".".join(f.relative_to(source).with_suffix("").parts) for f in files], f"{__name__}.checked")
+
+settings.register_profile(
+    "metavib",
+    derandomize=True,  # the same examples on every machine: a red test is red everywhere
+    database=None,
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("metavib")
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A freshly seeded generator."""
+    return torch.Generator().manual_seed(0)
