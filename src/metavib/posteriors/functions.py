@@ -73,7 +73,7 @@ class Dual(Posterior):
 
     def log_evidence(self) -> Tensor:
         r"""$\sum_c \log N(m_c \mid 0, K + S)$."""
-        n, c = self.mask.sum(-1), self.sites.m.shape[-1]
+        n, c = self.mask.sum(-1).to(self.L.dtype), self.sites.m.shape[-1]  # an integer n log 2 pi would be float32
         return -0.5 * (self.L_m.square().sum((-2, -1)) + c * (linalg.logdet(self.L) + n * log(2 * pi)))
 
 
