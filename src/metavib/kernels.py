@@ -140,6 +140,9 @@ class Stationary(Kernel, ABC):
 
     def gram(self, z: Tensor, z2: Tensor) -> Tensor:
         r"""$e^v g(|z - z'|)$."""
+        # |z|^2 - 2 z z' + |z'|^2 cancels badly far from the origin: move the origin, which no distance sees.
+        origin = z2.detach().mean(-2, keepdim=True)
+        z, z2 = z - origin, z2 - origin
         r2 = z.square().sum(-1)[..., :, None] + z2.square().sum(-1)[..., None, :] - 2 * z @ z2.mT
         return lift(self.log_scale, 2).exp() * self.of_squared_distance(r2.clamp(min=0))
 
