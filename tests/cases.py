@@ -190,8 +190,10 @@ def tasks(
     return task(draw(n), draw(v))
 
 
-def base_samples(model: Model, batch: tuple[int, ...] = (), *, seed: int = 0, dtype: torch.dtype | None = None) -> Tensor:
-    """Base samples that suit this model on tasks of any size: one draw a weight, or a latent value, shared by points."""
+def base_samples(
+    model: Model, batch: tuple[int, ...] = (), *, seed: int = 0, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Base samples that suit this model on tasks of any size: a draw a weight, or a latent value, shared by points."""
     rng = np.random.default_rng(seed)
     dtype = dtype or next(model.parameters()).dtype
     if isinstance(model.encoder, GaussianGradientEncoder):
