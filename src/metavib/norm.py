@@ -2,13 +2,13 @@ r"""Batch-norm is part of the encoding: three named choices, the same in meta-tr
 
 * `running`: statistics of the task's own points (support and query) while training, running averages at test.
 * `transductive`: statistics over support and query together, at test too.
-* `support+point`: the support is normalised by its own statistics, each query point by the statistics of the support and
-  itself alone, at every layer. No query point ever sees another.
+* `support+point`: the support is normalised by its own statistics, each query point by the statistics of the support
+  and itself alone, at every layer. No query point ever sees another.
 
 Statistics are per task and per channel, over points and positions, and leave masked points out. All three come from the
 same two numbers a point and channel, the mean and variance over positions: pooling these over points (the law of
-total variance) is exact, and it is work on `(points, channels)`, not on images. So no encoding costs more than another,
-and nothing depends on the mask's values but the numbers: no synchronisation, no shape.
+total variance) is exact, and it is work on `(points, channels)`, not on images. So no encoding costs more than
+another, and of the mask only the numbers are used: no shape depends on it, and the host never waits for it.
 """
 
 from math import prod
@@ -34,11 +34,12 @@ class TaskNorm(nn.Module):
 
     The running averages are PyTorch's: $\bar\mu \leftarrow (1 - \alpha) \bar\mu + \alpha \mu$, and so for the
     unbiased variance, where $\mu$ and v are averaged over the tasks of a batch (over those of its own repeat, for
-    averages that carry repeats). They learn from each pass in training mode that is not inside a `torch.func` transform:
-    for a gradient encoder that is the final pass, under the adapted weights, and not the passes of the inner steps.
+    averages that carry repeats). They learn from each pass in training mode that is not inside a `torch.func`
+    transform: for a gradient encoder that is the final pass, under the adapted weights, and not the passes of the
+    inner steps.
 
     Args:
-        channels: size of the channel dimension, which follows the dimension of points: `(..., p, channels, *positions)`.
+        channels: size of the channel dimension, which follows that of points: `(..., p, channels, *positions)`.
         encoding: one of `ENCODINGS`.
         affine: learn a scale and a shift a channel.
         momentum: $\alpha$, weight of a new batch in the running averages.
@@ -160,8 +161,8 @@ def _moments(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 class _LeanMoments(torch.autograd.Function):
     r"""`_moments`, with a derivative that makes one pass over x and keeps no copy of it.
 
-    $\partial m / \partial x = 1/P$ and $\partial v / \partial x = 2 (x - m) / P$ over P positions. The derivative is itself
-    made of differentiable operations, as second-order gradients need.
+    $\partial m / \partial x = 1/P$ and $\partial v / \partial x = 2 (x - m) / P$ over P positions. The derivative is
+    itself made of differentiable operations, as second-order gradients need.
     """
 
     @staticmethod
@@ -174,7 +175,7 @@ class _LeanMoments(torch.autograd.Function):
         ctx.save_for_backward(x, output[0])
 
     @staticmethod
-    def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, None]:
         x, mean = ctx.saved_tensors
         shape = (*mean.shape, *(1,) * len(ctx.axes))
         count = prod(x.shape[axis] for axis in ctx.axes)

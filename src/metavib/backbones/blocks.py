@@ -1,0 +1,53 @@
+"""Pieces of convolutional networks: convolution then batch-norm, and pooling, over `(..., p, channels, h, w)`."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from metavib.inputs import Inputs
+from metavib.layers import Conv2d
+from metavib.norm import ENCODINGS, TaskNorm
+
+NORMS = ("none", *ENCODINGS)
+"""What may follow a convolution: nothing, or batch-norm in one of its encodings."""
+
+
+class ConvNorm(nn.Module):
+    """A convolution that keeps the size of the image (but for its stride), then batch-norm.
+
+    Args:
+        inputs: channels of the input.
+        outputs: channels of the output.
+        kernel_size: side of the kernel, odd.
+        stride: step between positions; 2 halves the image, rounding up.
+        norm: one of `NORMS`.
+        bias: give the convolution a bias. Batch-norm takes it away again, so without one there is none to learn.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel_size: int = 3, *, stride: int = 1, norm: str, bias: bool = True
+    ) -> None:
+        super().__init__()
+        if norm not in NORMS:
+            raise ValueError(f"norm must be one of {', '.join(NORMS)}; got {norm!r}.")
+        self.conv = Conv2d(inputs, outputs, kernel_size, stride=stride, padding=kernel_size // 2, bias=bias)
+        self.norm = None if norm == "none" else TaskNorm(outputs, encoding=norm)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether points are treated one by one."""
+        return self.norm is None or self.norm.pointwise
+
+    def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
+        """`(..., p, outputs, h, w)` from `(..., p, inputs, h, w)`, the activations at `inputs`."""
+        x = self.conv(x)
+        return x if self.norm is None else self.norm(x, inputs)
+
+
+def max_pool(x: Tensor) -> Tensor:
+    """The largest of each 2 x 2 positions; a last odd row or column is left out."""
+    return F.max_pool2d(x.flatten(0, -4), 2).unflatten(0, x.shape[:-3])
+
+
+def pointwise(network: nn.Module) -> bool:
+    """Whether a network of these pieces treats points one by one."""
+    return all(piece.pointwise for piece in network.modules() if isinstance(piece, ConvNorm))
