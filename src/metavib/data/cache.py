@@ -61,7 +61,7 @@ def cached(
     data = build()
     try:
         _write(folder, sources, data)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter is how safetensors reports a full disk
         warnings.warn(
             f"the cache folder {folder} cannot be written ({error}); {name} is held in memory and will be "
             "decoded again next time. Set METAVIB_CACHE to a folder you may write to.",

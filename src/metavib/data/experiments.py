@@ -26,6 +26,7 @@ from metavib.data.emnist import emnist as read_emnist
 from metavib.data.labelled import Splits, check_disjoint, concatenate, select_classes
 from metavib.data.labelled import rotations as with_rotations
 from metavib.data.mini_imagenet import mini_imagenet as read_mini_imagenet
+from metavib.data.mini_imagenet_classes import CLASSES
 
 Place = Path | str | None
 
@@ -121,8 +122,15 @@ def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = 
 
 def mini_imagenet(*, root: Place = None, cache: Place = None) -> Splits:
     """mini-ImageNet with the split of Ravi and Larochelle (2017), 84 x 84."""
-    parts = (read_mini_imagenet(part, root=root, cache=cache) for part in ("train", "val", "test"))
-    return _checked("mini-imagenet", Splits(*parts), (64, 16, 20))
+    parts = Splits(*(read_mini_imagenet(part, root=root, cache=cache) for part in CLASSES))
+    for (part, names), data in zip(CLASSES.items(), parts, strict=True):
+        strange = sorted(set(data.names) - set(names))
+        if strange:  # another division of the same images would give numbers that compare with nothing
+            raise ValueError(
+                f"mini-imagenet: {strange[0]} is not among the {part} classes of Ravi and Larochelle (2017); "
+                "use their train.csv, val.csv and test.csv."
+            )
+    return _checked("mini-imagenet", parts, (64, 16, 20))
 
 
 def cub(*, root: Place = None, cache: Place = None) -> Splits:
