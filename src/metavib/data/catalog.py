@@ -114,7 +114,7 @@ DATASETS = (
         "11,788 photographs of 200 species of birds, split 100 / 50 / 50",
         "non-commercial research; the copyright is with the owners of the images",
         "Wah, Branson, Welinder, Perona, Belongie (2011), The Caltech-UCSD Birds-200-2011 Dataset",
-        "CUB_200_2011.tgz from the Caltech Vision Lab (vision.caltech.edu, datasets) or data.caltech.edu",
+        "the Caltech Vision Lab (vision.caltech.edu, datasets) or data.caltech.edu: CUB_200_2011.tgz",
         ("cub", "CUB"),
         (
             Form("packed", ("cub_base.npz", "cub_val.npz", "cub_novel.npz")),
