@@ -1,0 +1,297 @@
+r"""What is reported of predictions: accuracy and calibration of classes, errors and coverage of real outputs.
+
+Two spreads must never be mixed up, so they have no common name here. `over_episodes` (and `over_tasks`) gives the 95 %
+confidence interval of a mean over test episodes of *one* trained model, $1.96\, SD / \sqrt n$, and the field is called
+`episode_ci95` (`task_ci95`). `over_trainings` gives the standard deviation between *several* trainings, and the field
+is called `training_sd`. Printing either says which it is.
+
+Shapes: tasks lead, `p (..., v, N)` are predictive probabilities at v query points, `y (..., v)` labels, `mask (..., v)`
+which of the points are real. Whatever is per task has shape `(...)`.
+"""
+
+from math import exp, log, sqrt
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+BINS = 15
+
+
+# Means and their spreads
+
+
+class OverEpisodes(NamedTuple):
+    """A mean over test episodes of one model, and the half-width of its 95 % confidence interval."""
+
+    mean: float
+    episode_ci95: float
+    episodes: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} ± {self.episode_ci95:.2g} (95% CI over {self.episodes} episodes)"
+
+
+class OverTasks(NamedTuple):
+    """A mean over test tasks of one model, and the half-width of its 95 % confidence interval."""
+
+    mean: float
+    task_ci95: float
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} ± {self.task_ci95:.2g} (95% CI over {self.tasks} tasks)"
+
+
+class OverTrainings(NamedTuple):
+    """A mean over several trainings of the same method, and the standard deviation between them."""
+
+    mean: float
+    training_sd: float
+    trainings: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} ± {self.training_sd:.2g} (SD over {self.trainings} trainings)"
+
+
+class Interval(NamedTuple):
+    r"""A mean and the half-width of its 95 % confidence interval, $1.96\, SD / \sqrt n$."""
+
+    mean: float
+    ci95: float
+
+
+def interval(values: Tensor) -> Interval:
+    r"""Mean of independent values and $1.96\, SD / \sqrt n$, SD with n - 1; infinite for a single value."""
+    values = values.detach().flatten().to("cpu", torch.float64)
+    n = values.numel()
+    if not n:
+        raise ValueError("a mean needs at least one value; got none.")
+    half = 1.96 * float(values.std()) / sqrt(n) if n > 1 else float("inf")
+    return Interval(float(values.mean()), half)
+
+
+def over_episodes(values: Float[Tensor, "*episodes"]) -> OverEpisodes:
+    """A metric of each episode, summarised over the episodes of one trained model."""
+    return OverEpisodes(*interval(values), values.numel())
+
+
+def over_tasks(values: Float[Tensor, "*tasks"]) -> OverTasks:
+    """A metric of each task, summarised over the tasks of one trained model."""
+    return OverTasks(*interval(values), values.numel())
+
+
+def over_trainings(values: Float[Tensor, " trainings"]) -> OverTrainings:
+    """One number a training (itself a mean over episodes, say), summarised over trainings; SD with n - 1."""
+    values = values.detach().to("cpu", torch.float64)
+    if not values.numel():
+        raise ValueError("a mean over trainings needs at least one; got none.")
+    sd = float(values.std()) if values.numel() > 1 else float("nan")
+    return OverTrainings(float(values.mean()), sd, values.numel())
+
+
+# Classification, per task
+
+
+def accuracy(
+    p: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
+) -> Float[Tensor, "*b"]:
+    """Share of the query points whose most probable class is theirs."""
+    return _mean((p.argmax(-1) == y).to(p.dtype), mask)
+
+
+def nll(
+    p: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
+) -> Float[Tensor, "*b"]:
+    r"""Mean of $-\log p(y)$ over the query points."""
+    return _mean(-_of_class(p.clamp(min=torch.finfo(p.dtype).tiny).log(), y), mask)
+
+
+def brier(
+    p: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
+) -> Float[Tensor, "*b"]:
+    r"""Mean of $\sum_n (p_n - [y = n])^2$ over the query points: between 0 and 2."""
+    return _mean((p - torch.nn.functional.one_hot(y, p.shape[-1])).square().sum(-1), mask)
+
+
+# Calibration, over all points together
+
+
+class Reliability(NamedTuple):
+    """Points binned by confidence: `edges (bins + 1,)`, and a bin each `confidence`, `accuracy` (means), `points`.
+
+    The means of an empty bin are NaN.
+    """
+
+    edges: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+    points: Tensor
+
+    @property
+    def ece(self) -> float:
+        r"""Expected calibration error: $\sum_b \frac{n_b}{n} |\mathrm{acc}_b - \mathrm{conf}_b|$."""
+        gap = (self.accuracy - self.confidence).abs().nan_to_num()
+        return float((self.points * gap).sum() / self.points.sum())
+
+
+def reliability(
+    p: Float[Tensor, "*b v N"],
+    y: Int[Tensor, "*b v"],
+    mask: Bool[Tensor, "*b v"] | None = None,
+    *,
+    bins: int = BINS,
+) -> Reliability:
+    """Accuracy against confidence (the largest probability) in equal bins, all points of all tasks pooled.
+
+    Bins are closed above, (0, 1/15], (1/15, 2/15], ...: a confidence on an edge counts below it.
+    """
+    if bins < 1:
+        raise ValueError(f"there must be at least one bin; got {bins}.")
+    confidence, predicted = p.max(-1)
+    hit = predicted == y
+    confidence, hit = (t if mask is None else t[mask] for t in (confidence, hit))
+    confidence, hit = confidence.flatten().double(), hit.flatten().double()
+    if not confidence.numel():
+        raise ValueError("calibration needs at least one point; got none.")
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=p.device)
+    index = torch.bucketize(confidence, edges[1:-1])
+    count = torch.bincount(index, minlength=bins).double()
+    sums = (torch.bincount(index, weights, minlength=bins) for weights in (confidence, hit))
+    mean_confidence, mean_accuracy = (total / count for total in sums)
+    return Reliability(edges, mean_confidence, mean_accuracy, count)
+
+
+def ece(
+    p: Float[Tensor, "*b v N"],
+    y: Int[Tensor, "*b v"],
+    mask: Bool[Tensor, "*b v"] | None = None,
+    *,
+    bins: int = BINS,
+) -> float:
+    """Expected calibration error in equal bins, all points of all tasks pooled."""
+    return reliability(p, y, mask, bins=bins).ece
+
+
+def tempered(p: Float[Tensor, "*b v N"], temperature: float) -> Float[Tensor, "*b v N"]:
+    r"""$p_n^{1/T}$, normalised: the softmax of logits over T where p is the softmax of logits."""
+    return (p.clamp(min=torch.finfo(p.dtype).tiny).log() / temperature).softmax(-1)
+
+
+def fit_temperature(
+    p: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
+) -> float:
+    r"""The T that minimises the NLL of `tempered(p, T)`, to be fitted on validation and used on test.
+
+    The NLL is convex in 1/T, so that it has one minimum on $\log T \in [\log 0.01, \log 100]$, which golden sections
+    find to five digits. A minimum at an end (perfect or hopeless predictions) is that end.
+    """
+    p, y = (p.flatten(0, -2), y.flatten()) if mask is None else (p[mask], y[mask])
+    if not len(y):
+        raise ValueError("a temperature needs at least one point to be fitted to; got none.")
+    log_p = p.double().clamp(min=torch.finfo(p.dtype).tiny).log()
+
+    def loss(log_t: float) -> float:
+        return float(-_of_class((log_p * exp(-log_t)).log_softmax(-1), y).mean())
+
+    low, high = log(0.01), log(100.0)
+    ratio = (sqrt(5) - 1) / 2
+    a, b = high - ratio * (high - low), low + ratio * (high - low)
+    at_a, at_b = loss(a), loss(b)
+    while high - low > 1e-6:
+        if at_a <= at_b:
+            high, b, at_b = b, a, at_a
+            a = high - ratio * (high - low)
+            at_a = loss(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + ratio * (high - low)
+            at_b = loss(b)
+    return exp((low + high) / 2)
+
+
+# Regression, per task
+
+
+def mse(
+    mean: Float[Tensor, "*b v"], y: Float[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
+) -> Float[Tensor, "*b"]:
+    """Mean squared error of the predictive mean over the query points."""
+    return _mean((mean - y).square(), mask)
+
+
+def log_density(log_p: Float[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None) -> Float[Tensor, "*b"]:
+    """Mean log predictive density over the query points."""
+    return _mean(log_p, mask)
+
+
+def coverage(pit: Float[Tensor, "*b v"], level: float, mask: Bool[Tensor, "*b v"] | None = None) -> Float[Tensor, "*b"]:
+    r"""Share of the query points inside the central interval of the given level.
+
+    Args:
+        pit: the predictive distribution function at the outputs, $P(Y \le y)$ (the probability integral transform); y
+        is
+            in the central interval where it lies within level/2 of 1/2.
+        level: between 0 and 1; predictions are calibrated where the coverage is the level.
+        mask: which points are real.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"the level of an interval lies between 0 and 1; got {level}.")
+    return _mean(((pit - 0.5).abs() <= level / 2).to(pit.dtype), mask)
+
+
+# Everything at once
+
+
+class Classification(NamedTuple):
+    """What is reported of a classifier's episodes. ECE pools all points, and has no interval over episodes."""
+
+    accuracy: OverEpisodes
+    nll: OverEpisodes
+    brier: OverEpisodes
+    ece: float
+
+
+class Regression(NamedTuple):
+    """What is reported of a regressor's tasks."""
+
+    mse: OverTasks
+    log_density: OverTasks
+    coverage50: OverTasks
+    coverage90: OverTasks
+    coverage95: OverTasks
+
+
+def classification(
+    p: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
+) -> Classification:
+    """All metrics of the episodes of one model."""
+    return Classification(
+        over_episodes(accuracy(p, y, mask)),
+        over_episodes(nll(p, y, mask)),
+        over_episodes(brier(p, y, mask)),
+        ece(p, y, mask),
+    )
+
+
+def regression(
+    mean: Float[Tensor, "*b v"],
+    log_p: Float[Tensor, "*b v"],
+    pit: Float[Tensor, "*b v"],
+    y: Float[Tensor, "*b v"],
+    mask: Bool[Tensor, "*b v"] | None = None,
+) -> Regression:
+    """All metrics of the tasks of one model, from predictive means, log densities and distribution function values."""
+    covered = (over_tasks(coverage(pit, level, mask)) for level in (0.5, 0.9, 0.95))
+    return Regression(over_tasks(mse(mean, y, mask)), over_tasks(log_density(log_p, mask)), *covered)
+
+
+def _of_class(values: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"]) -> Float[Tensor, "*b v"]:
+    return values.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+def _mean(values: Float[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None) -> Float[Tensor, "*b"]:
+    if mask is None:
+        return values.mean(-1)
+    return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1)
