@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from math import sqrt
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from metavib.inputs import Inputs
+from metavib.linalg import root
 from metavib.norm import TaskNorm
 from metavib.parameters import Positive, lift
 
@@ -89,7 +89,7 @@ class Cosine(ExplicitKernel):
     def embed(self, phi: Tensor) -> Tensor:
         r"""$e^{v/2} \phi / |\phi|$."""
         phi = append_one(phi) if self.bias else phi
-        return F.normalize(phi, dim=-1, eps=1e-8) * (lift(self.log_scale, 2) / 2).exp()
+        return unit(phi) * (lift(self.log_scale, 2) / 2).exp()
 
 
 class BNCosine(ExplicitKernel):
@@ -164,7 +164,7 @@ class Matern32(Stationary):
 
     def of_squared_distance(self, r2: Tensor) -> Tensor:
         """Once differentiable functions."""
-        r = sqrt(3) * _root(r2)
+        r = sqrt(3) * root(r2)
         return (1 + r) * (-r).exp()
 
 
@@ -173,7 +173,7 @@ class Matern52(Stationary):
 
     def of_squared_distance(self, r2: Tensor) -> Tensor:
         """Twice differentiable functions."""
-        r = sqrt(5) * _root(r2)
+        r = sqrt(5) * root(r2)
         return (1 + r + 5 / 3 * r2) * (-r).exp()
 
 
@@ -182,6 +182,10 @@ def append_one(phi: Tensor) -> Tensor:
     return torch.cat([phi, torch.ones_like(phi[..., :1])], -1)
 
 
-def _root(r2: Tensor) -> Tensor:
-    # The root's gradient is infinite at 0, where g's own is 0: keep the product finite.
-    return torch.where(r2 > 0, r2.clamp(min=torch.finfo(r2.dtype).tiny).sqrt(), 0.0)
+def unit(phi: Tensor) -> Tensor:
+    r"""$\phi / |\phi|$ for features of any magnitude; zero stays zero."""
+    # Dividing by the largest entry first keeps the squares from over- and underflowing. It is a constant to the
+    # gradient, since the result does not depend on it; and then |phi| >= 1 except at zero, whose gradient stays finite.
+    largest = phi.detach().abs().amax(-1, keepdim=True)
+    phi = phi / largest.masked_fill(largest == 0, 1.0)
+    return phi / phi.square().sum(-1, keepdim=True).clamp(min=1.0).sqrt()

@@ -1,4 +1,4 @@
-"""Cholesky factorisation that explains its failures, triangular solves, log-determinants.
+"""Cholesky factorisation that explains its failures, triangular solves, log-determinants, a root safe at zero.
 
 Nothing here inverts a matrix and nothing adds jitter: a factorisation that fails is reported, not repaired.
 """
@@ -41,6 +41,15 @@ def logdet(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b"]:
 def identity_like(A: Tensor) -> Tensor:
     """The identity matrix with the size, dtype and device of A's last two dimensions."""
     return torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+
+
+def root(x: Tensor) -> Tensor:
+    r"""$\sqrt x$ for x >= 0, with all derivatives zero at x = 0 instead of infinite.
+
+    A variance or a squared distance that is exactly zero has a zero gradient of its own, and zero times infinity
+    would turn the gradient of every parameter into NaN.
+    """
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
 
 
 def _diagnose(A: Tensor, info: Tensor, what: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metavib.linalg import root
 from metavib.noise import Noise, standard_normal
 
 
@@ -87,7 +88,7 @@ class Normal(NamedTuple):
     def hermite(self, k: int) -> Nodes:
         r"""Gauss-Hermite with k nodes, for one latent value a point: $f_k = \mu + \sqrt{2 v} x_k$."""
         x, log_w = _hermite(k, self.mean.dtype, self.mean.device)
-        return Nodes(self.mean + (2 * self.var).sqrt() * x.reshape(-1, *(1,) * self.mean.ndim), log_w)
+        return Nodes(self.mean + root(2 * self.var) * x.reshape(-1, *(1,) * self.mean.ndim), log_w)
 
     def monte_carlo(self, k: int, noise: Noise) -> Nodes:
         r"""Reparameterised draws, $f_k = \mu + \sqrt{v} \epsilon_k$.
@@ -96,7 +97,7 @@ class Normal(NamedTuple):
         one twice gives common random numbers.
         """
         epsilon = standard_normal((k, *self.mean.shape), noise, like=self.mean)
-        return Nodes(self.mean + self.var.sqrt() * epsilon, self.mean.new_full((len(epsilon),), -log(len(epsilon))))
+        return Nodes(self.mean + root(self.var) * epsilon, self.mean.new_full((len(epsilon),), -log(len(epsilon))))
 
 
 Marginals = Point | Samples | Normal
