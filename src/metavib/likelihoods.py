@@ -179,7 +179,7 @@ class StudentT(RealLikelihood):
         return y.unsqueeze(-1)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        r"""$\log \Gamma(\frac{\nu+1}2) / \Gamma(\frac\nu2) \sqrt{\nu\pi\sigma^2} - \frac{\nu+1}2 \log(1 + (y-f)^2/\nu\sigma^2)$."""
+        r"""$-\log B(\frac12, \frac\nu2) \sqrt\nu \sigma - \frac{\nu+1}2 \log(1 + r^2/\nu)$ with $r = (y - f)/\sigma$."""
         nu, scale = self.df, lift(self.scale(), 1)
         constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(nu * pi)
         squared = (y - f.squeeze(-1)).square() / scale
@@ -191,9 +191,10 @@ class StudentT(RealLikelihood):
         return f, (lift(self.scale(), 1) * self.df / (self.df - 2)).expand_as(f)
 
     def cdf(self, f: Tensor, y: Tensor) -> Tensor:
-        r"""$\frac12 + Z^{-1} \int_0^\theta \cos^{\nu-1} t\, dt$, $\tan\theta = (y-f)/\sigma\sqrt\nu$, by Gauss-Legendre.
+        r"""$\frac12 + Z^{-1} \int_0^\theta \cos^{\nu-1} t\, dt$ with $\tan\theta = (y-f)/\sigma\sqrt\nu$.
 
-        With $u = \sqrt\nu \tan t$ the density's heavy tails become a smooth function on a bounded interval.
+        With $u = \sqrt\nu \tan t$ the density's heavy tails become a smooth function on a bounded interval, which
+        Gauss-Legendre integrates to rounding.
         """
         nu = self.df
         theta = torch.atan((y - f.squeeze(-1)) / (lift(self.scale(), 1) * nu).sqrt())

@@ -16,10 +16,13 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
     that the bound is NaN and the training loop, which looks at it now and then, stops.
     """
     L, info = torch.linalg.cholesky_ex(A)
+    failed = info != 0
     if torch.compiler.is_compiling() or A.device.type != "cpu":
-        return L.masked_fill((info != 0)[..., None, None], torch.nan)
-    if A.numel() and bool(info.any()):
-        raise ValueError(_diagnose(A, info, what))
+        return L.masked_fill(failed[..., None, None], torch.nan)
+    # An infinite pivot is no failure to LAPACK: what comes of it would be zeros that look like numbers.
+    failed = failed | ~L.diagonal(dim1=-2, dim2=-1).sum(-1).isfinite()
+    if bool(failed.any()):
+        raise ValueError(_diagnose(A, failed, what))
     return L
 
 
@@ -52,10 +55,12 @@ def root(x: Tensor) -> Tensor:
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
 
 
-def _diagnose(A: Tensor, info: Tensor, what: str) -> str:
-    failed, total = int((info != 0).sum()), info.numel()
+def _diagnose(A: Tensor, failed: Tensor, what: str) -> str:
     bad = int((~A.isfinite()).sum())
-    head = f"Cholesky of {what} failed for {failed} of {total} matrices of size {A.shape[-1]} ({A.dtype}). "
+    head = (
+        f"Cholesky of {what} failed for {int(failed.sum())} of {failed.numel()} matrices "
+        f"of size {A.shape[-1]} ({A.dtype}). "
+    )
     if bad:
         return head + f"{bad} entries are NaN or infinite: look for diverged weights or unscaled inputs."
     diagonal = A.diagonal(dim1=-2, dim2=-1)

@@ -77,9 +77,7 @@ class Episodes:
     ) -> None:
         _check(data, shots=shots, queries=queries, min_shots=min_shots)
         if not 1 <= ways <= len(data.names):
-            raise ValueError(
-                f"ways must be between 1 and the {len(data.names)} classes of the data; got {ways}."
-            )
+            raise ValueError(f"ways must be between 1 and the {len(data.names)} classes of the data; got {ways}.")
         self.ways, self.shots, self.queries, self.min_shots = ways, shots, queries, min_shots
         self.transform = transform
         self._pixels, self._images = data.images, _images(data)
@@ -201,9 +199,7 @@ def _task(
     if min_shots is None:
         return Task(d_t, d_v)
     ways, shots = support.shape[-2:]
-    real = torch.randint(
-        min_shots, shots + 1, support.shape[:-1], generator=generator, device=generator.device
-    )
+    real = torch.randint(min_shots, shots + 1, support.shape[:-1], generator=generator, device=generator.device)
     mask = torch.arange(shots, device=pixels.device) < real.to(pixels.device).unsqueeze(-1)
     mask = mask.flatten(-2)
     x = d_t.x.masked_fill(~mask.reshape(*mask.shape, *(1,) * (d_t.x.ndim - mask.ndim)), 0)
@@ -234,9 +230,7 @@ def _check(data: Labelled, *, shots: int, queries: int, min_shots: int | None) -
     if min_shots is not None and not 0 <= min_shots <= shots:
         raise ValueError(f"min_shots must be between 0 and shots={shots}; got {min_shots}.")
     if len(data.images) != len(data.labels):
-        raise ValueError(
-            f"images and labels must be equally many; got {len(data.images)} and {len(data.labels)}."
-        )
+        raise ValueError(f"images and labels must be equally many; got {len(data.images)} and {len(data.labels)}.")
     counts = data.labels.cpu().bincount(minlength=len(data.names))
     if len(counts) > len(data.names):
         raise ValueError(f"labels must lie below the {len(data.names)} classes; got {len(counts) - 1}.")

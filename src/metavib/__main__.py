@@ -1,0 +1,5 @@
+"""`python -m metavib`."""
+
+from metavib.cli import main
+
+main()

@@ -1,0 +1,86 @@
+"""A training's whole state in one file, written atomically: weights, optimiser, random streams, step."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.optim import Optimizer
+
+from metavib import build
+from metavib.config import Config
+from metavib.files import read_tensors, write_tensors
+from metavib.model import Model
+from metavib.strict import from_dict, to_dict
+
+FORMAT = "metavib-checkpoint-1"
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint file holds."""
+
+    config: Config
+    step: int
+    tensors: dict[str, Tensor]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one part: model, optimiser or streams."""
+        return {key.removeprefix(f"{name}/"): t for key, t in self.tensors.items() if key.startswith(f"{name}/")}
+
+
+def save(
+    path: Path, config: Config, step: int, model: Model, optimiser: Optimizer, streams: dict[str, Generator]
+) -> None:
+    """Writes the state after `step` steps."""
+    tensors = {f"model/{name}": t for name, t in model.state_dict().items()}
+    for index, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser/{index}/{key}": t for key, t in state.items()}
+    tensors |= {f"streams/{name}": stream.get_state() for name, stream in streams.items()}
+    metadata = {"format": FORMAT, "step": str(step), "config": json.dumps(to_dict(config))}
+    write_tensors(path, tensors, metadata)
+
+
+def load(path: Path) -> Checkpoint:
+    """Reads a checkpoint; anything else is refused with a message that names the file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}: is that folder a run, and has it saved once?")
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is no checkpoint of this version of metavib: expected format {FORMAT!r}, "
+            f"got {metadata.get('format')!r}."
+        )
+    try:
+        config = from_dict(Config, json.loads(metadata["config"]))
+        return Checkpoint(config, int(metadata["step"]), tensors)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path} has a damaged header: {error}") from error
+
+
+def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model:
+    """The model of a checkpoint, rebuilt from its config (or one that differs in what holds no weights)."""
+    model = build.model(config or checkpoint.config)
+    state, wanted = checkpoint.part("model"), model.state_dict()
+    problems = [f"lacks {name}" for name in wanted.keys() - state.keys()]
+    problems += [f"has a foreign {name}" for name in state.keys() - wanted.keys()]
+    problems += [
+        f"has {name} of shape {tuple(state[name].shape)}, not {tuple(wanted[name].shape)}"
+        for name in wanted.keys() & state.keys()
+        if state[name].shape != wanted[name].shape
+    ]
+    if problems:
+        raise ValueError(f"the checkpoint does not fit its own config: it {'; '.join(sorted(problems)[:3])}.")
+    model.load_state_dict(state)
+    return model
+
+
+def restore_training(checkpoint: Checkpoint, optimiser: Optimizer, streams: dict[str, Generator]) -> None:
+    """Puts optimiser and random streams back as they were."""
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, t in checkpoint.part("optimiser").items():
+        index, _, name = key.partition("/")
+        moments.setdefault(int(index), {})[name] = t
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+    for name, state in checkpoint.part("streams").items():
+        streams[name].set_state(state.to(torch.uint8))

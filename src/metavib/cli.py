@@ -1,0 +1,218 @@
+"""The command line: train, evaluate, plot, reproduce."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+
+from metavib import checkpoint, plots, recipes, records, tables
+from metavib import config as configs
+from metavib import evaluate as evaluation
+from metavib import train as training
+from metavib.config import METHODS, Config
+from metavib.files import write_json
+from metavib.strict import override
+
+app = typer.Typer(
+    name="metavib",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Few-shot learning with honest uncertainty: one variational information bottleneck, every encoder.",
+    rich_markup_mode="markdown",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+Run = Annotated[Path, typer.Argument(help="A run folder, as `metavib train` writes it.")]
+Set = Annotated[
+    list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Any field of the config, e.g. `train.lr=2e-3`.")
+]
+
+
+@app.command()
+def train(
+    experiment: Annotated[str, typer.Argument(help=f"One of: {', '.join(recipes.EXPERIMENTS)}.")],
+    method: Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")] = "gp-vib",
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: `runs/EXPERIMENT-METHOD-SEED`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A config file, JSON or TOML, in place of the recipe.")] = None,
+    assign: Set = [],  # noqa: B006 - typer copies it
+    steps: Annotated[int | None, typer.Option(help="Meta-training steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides weights and training tasks.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Independent trainings side by side.")] = None,
+    shots: Annotated[int | None, typer.Option(help="K, support points of a training task.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Weight of the KL.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Meta-train a method and test it.
+
+    Writes a run folder: the resolved config, metrics as JSON lines, a checkpoint, the final evaluation. Stop it with
+    Ctrl-C whenever you like and continue with `--resume`: the result is the same to the last bit.
+
+    Example: `metavib train sinusoid --method gp-vib --steps 5000`
+    """
+    given: dict[str, Any] = {"train.steps": steps, "seed": seed, "repeats": repeats, "tasks.shots": shots}
+    given |= {"model.kernel": kernel, "train.beta": beta, "precision": precision}
+    resolved = configs.read(config) if config else recipes.recipe(experiment, method)
+    resolved = override(resolved, {k: v for k, v in given.items() if v is not None} | _assignments(assign))
+    folder = out or Path("runs") / f"{experiment}-{resolved.method}-{resolved.seed}"
+    run(resolved, folder, resume=resume, quiet=quiet or json_)
+    result = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    _show(result, json_=json_)
+    if not json_:
+        _note(f"run folder: {folder}; next: `metavib plot {folder}`")
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    shots: Annotated[list[int], typer.Option(help="Support sizes, e.g. `--shots 5 10 20`.")] = [],  # noqa: B006
+    tasks: Annotated[int | None, typer.Option(help="Test tasks of each size.")] = None,
+    inner_steps: Annotated[list[int], typer.Option(help="Gradient steps at test (MAML variants).")] = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Decides the test tasks.")] = None,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Test a trained run on new tasks.
+
+    Prints error, log predictive density and the coverage of the 50, 90 and 95% intervals, with 95% intervals.
+
+    Example: `metavib evaluate runs/sinusoid-gp-vib-0 --shots 5 10 20`
+    """
+    saved = checkpoint.load(run / training.LAST)
+    given = {
+        "test.shots": shots or None,
+        "test.tasks": tasks,
+        "test.inner_steps": inner_steps or None,
+        "test.seed": seed,
+    }
+    resolved = override(saved.config, {k: v for k, v in given.items() if v is not None})
+    _show(evaluation.evaluate(checkpoint.restore_model(saved), resolved, quiet=quiet or json_), json_=json_)
+
+
+@app.command()
+def plot(
+    run: Run,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures. Default: the run folder.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides the task that is drawn.")] = 1,
+) -> None:
+    """Draw a run: predictions on one task for K = 1, 2, 3, 4, 5, 7, and its learning curve."""
+    saved = checkpoint.load(run / training.LAST)
+    folder = out or run
+    model = checkpoint.restore_model(saved)
+    plots.save(plots.predictions(model, saved.config, seed=seed), folder / "predictions.png")
+    title = f"{saved.config.method} on {saved.config.tasks.name}"
+    plots.save(plots.learning_curve(training.read_metrics(run), title), folder / "learning_curve.png")
+    for name in ("predictions.png", "learning_curve.png"):
+        typer.echo(folder / name)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="table-1, figure-2 or beta-sinusoid.")],
+    quick: Annotated[bool, typer.Option("--quick", help="A minute's version of the same.")] = False,
+    out: Annotated[Path, typer.Option(help="Where records, tables and figures go.")] = Path("results"),
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time. Default: one a core.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a table or figure of the paper, its numbers beside ours.
+
+    Runs what is missing, skips what is recorded, and goes on where it was killed.
+
+    Example: `metavib reproduce table-1 --quick`
+    """
+    from metavib import reproduce as reproductions
+
+    _print_markdown(reproductions.reproduce(name, out, fast=quick, jobs=jobs, quiet=quiet))
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
+    """Something to look at in about two minutes: a trained GP-VIB, its row of table 1, its figure."""
+    resolved = recipes.demo()
+    run(resolved, out, resume=True, quiet=False)
+    result = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    _print_markdown(tables.table_1({"gp-vib-demo": records.record(resolved, result, seconds=_seconds(out))}))
+    plot(out, None, 1)
+
+
+def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
+    """Trains, tests and records a run; does nothing where that is done already."""
+    if config.device == "cpu" and config.threads:
+        torch.set_num_threads(config.threads)
+    training.prepare(config, folder, resume=resume)
+    if (folder / "evaluation.json").exists():
+        return
+    model = training.train(config, folder, resume=True, quiet=quiet)
+    result = evaluation.evaluate(model, config, quiet=quiet)
+    write_json(folder / "record.json", records.record(config, result, seconds=_seconds(folder)))
+    write_json(folder / "evaluation.json", result)
+
+
+def main() -> None:
+    """The program: bad input ends with a message and status 2, an interrupt with status 130, never a traceback."""
+    try:
+        app(args=spread(sys.argv[1:], {"--shots", "--inner-steps"}), prog_name="metavib")
+    except training.Interrupted as stop:
+        _note(str(stop))
+        raise SystemExit(130) from None
+    except (ValueError, TypeError, OSError, RuntimeError, FloatingPointError) as error:
+        _note(f"[bold red]error:[/] {error}")
+        raise SystemExit(2) from None
+
+
+def spread(arguments: list[str], options: set[str]) -> list[str]:
+    """Lets an option take several numbers: `--shots 5 10` becomes `--shots 5 --shots 10`, which is what click reads."""
+    result: list[str] = []
+    current, taken = "", 0
+    for argument in arguments:
+        if argument.startswith("-") and not argument.lstrip("-").isdigit():
+            current, taken = (argument, 0) if argument in options else ("", 0)
+        elif current and argument.isdigit():
+            if taken:
+                result.append(current)
+            taken += 1
+        else:
+            current = ""
+        result.append(argument)
+    return result
+
+
+def _assignments(texts: list[str]) -> dict[str, Any]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes FIELD=VALUE, such as train.lr=2e-3; got {text!r}.")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _seconds(folder: Path) -> float:
+    return training.read_metrics(folder)[-1]["seconds"]
+
+
+def _show(result: dict[str, Any], *, json_: bool) -> None:
+    if json_:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        _print_markdown(tables.evaluation(result))
+
+
+def _print_markdown(text: str) -> None:
+    """A drawn table on a terminal, plain Markdown in a pipe."""
+    console = Console()
+    console.print(Markdown(text)) if console.is_terminal else typer.echo(text)
+
+
+def _note(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text)

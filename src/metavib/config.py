@@ -1,0 +1,181 @@
+"""Everything a run depends on, as frozen dataclasses with a default for every field.
+
+A config is read from a file (JSON or TOML), overridden by `--set section.field=value`, saved resolved in the run
+folder, and suffices to rebuild the model. `metavib.recipes` holds the paper's numbers.
+"""
+
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metavib.objective import check_beta
+from metavib.strict import from_dict
+
+METHODS = ("gp-vib", "maml", "stochastic-maml", "gp-maml")
+PRECISIONS = ("float32", "float64", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    """Which tasks, and of what size.
+
+    Args:
+        name: the experiment.
+        shots: K, support points of a task (of a class, in classification).
+        queries: query points of a task (of a class).
+        min_shots: where set, tasks are ragged: a number of support points each, uniform in [min_shots, shots].
+        kernel, lengthscale, noise: of the process that `gaussian` tasks are drawn from.
+    """
+
+    name: str = "sinusoid"
+    shots: int = 10
+    queries: int = 10
+    min_shots: int | None = None
+    kernel: str = "rbf"
+    lengthscale: float = 0.5
+    noise: float = 0.01
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Prior, encoder and likelihood.
+
+    Args:
+        widths: hidden units of the MLP; the last layer is phi.
+        reach: half-width of the inputs' range, over which the MLP's first layer is spread at the start.
+        kernel: linear, cosine, bn-cosine, rbf, matern32 or matern52.
+        bias: append a constant 1 to phi.
+        learn_scale: learn the kernel's out-scale v.
+        sites: exact, simplified, full or general.
+        site_m, site_s: where the amortised sites start.
+        likelihood: gaussian, student-t, poisson, bernoulli or softmax.
+        noise, noise_floor, learn_noise: the noise variance of a real-valued likelihood.
+        samples: Monte Carlo samples of the softmax likelihood.
+        inner_steps, inner_rate, first_order: the gradient encoders' descent.
+        weight_variance: starting value of s in stochastic MAML.
+        prior_variance: where set, the prior has a variance of its own that starts here.
+        weight_samples: weights drawn a task and step in stochastic MAML.
+    """
+
+    widths: tuple[int, ...] = (40, 40)
+    reach: float | None = None
+    kernel: str = "linear"
+    bias: bool = False
+    learn_scale: bool = False
+    sites: str = "exact"
+    site_m: float = 1.0
+    site_s: float = 0.69
+    likelihood: str = "gaussian"
+    noise: float = 1.0
+    noise_floor: float = 1e-3
+    learn_noise: bool = True
+    samples: int = 200
+    inner_steps: int = 1
+    inner_rate: float = 0.01
+    first_order: bool = False
+    weight_variance: float = 1e-4
+    prior_variance: float | None = None
+    weight_samples: int = 1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Meta-training.
+
+    Args:
+        steps: how many.
+        tasks: tasks a step.
+        beta: weight of the KL.
+        lr: Adam's learning rate.
+        schedule: constant, or cosine (to zero at the last step).
+        validate_every: steps between validations; 0: never.
+        validation_tasks: how many tasks, always the same ones.
+        save_every: steps between checkpoints.
+        log_every: steps between lines of the metrics.
+    """
+
+    steps: int = 60_000
+    tasks: int = 5
+    beta: float = 1.0
+    lr: float = 1e-3
+    schedule: str = "constant"
+    validate_every: int = 5_000
+    validation_tasks: int = 200
+    save_every: int = 5_000
+    log_every: int = 500
+
+
+@dataclass(frozen=True)
+class TestConfig:
+    """Meta-testing, on tasks that depend on `seed` and the sizes alone, the same for every method.
+
+    Args:
+        shots: support sizes.
+        tasks: how many tasks of each size.
+        queries: query points of a task.
+        inner_steps: gradient steps at test; empty: as in training.
+        weight_samples: weights drawn by stochastic MAML.
+        seed: of the test tasks.
+    """
+
+    __test__ = False  # no test class, whatever pytest thinks of its name
+
+    shots: tuple[int, ...] = (5, 10, 20)
+    tasks: int = 1000
+    queries: int = 100
+    inner_steps: tuple[int, ...] = ()
+    weight_samples: int = 20
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run.
+
+    Args:
+        method: one of `METHODS`.
+        seed: of weights and training tasks.
+        repeats: independent trainings side by side, each with weights and tasks of its own.
+        device: cpu or cuda.
+        precision: float32 or float64.
+        threads: of PyTorch on a CPU; 0 leaves its own choice. Small networks are fastest with one.
+        tasks, model, train, test: the sections.
+    """
+
+    method: str = "gp-vib"
+    seed: int = 0
+    repeats: int = 1
+    device: str = "cpu"
+    precision: str = "float32"
+    threads: int = 1
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    test: TestConfig = field(default_factory=TestConfig)
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}.")
+        if self.train.schedule not in ("constant", "cosine"):
+            raise ValueError(f"train.schedule must be constant or cosine; got {self.train.schedule!r}.")
+        for name in ("steps", "tasks", "validation_tasks", "save_every", "log_every"):
+            if getattr(self.train, name) < 1:
+                raise ValueError(f"train.{name} must be at least 1; got {getattr(self.train, name)}.")
+        if not self.train.lr > 0:
+            raise ValueError(f"train.lr must be positive; got {self.train.lr}.")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
+        check_beta(self.train.beta, dirac=self.method == "maml")
+
+
+def read(path: Path) -> Config:
+    """A config from a JSON or TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a readable JSON or TOML config: {error}.") from error
+    return from_dict(Config, values)

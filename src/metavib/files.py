@@ -1,0 +1,62 @@
+"""Files written whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """Writes to a temporary neighbour, flushes it to disk, and renames it over `path`.
+
+    Whoever reads sees the old file or the new one; a full disk or a kill leaves the old one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """JSON, indented, atomically."""
+    text = json.dumps(value, indent=2) + "\n"
+    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """JSON, with an error that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: it is not JSON ({error}).") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Tensors and strings as a safetensors file, atomically."""
+    whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    write_atomically(path, lambda p: save_file(whole, p, metadata=metadata))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and strings of a safetensors file; nothing is ever unpickled."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is truncated or no safetensors file ({error}).") from error

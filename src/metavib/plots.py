@@ -1,0 +1,132 @@
+"""Figures people can look at."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from metavib import build
+from metavib.config import Config
+from metavib.evaluate import at_test
+from metavib.files import write_atomically
+from metavib.likelihoods import RealLikelihood
+from metavib.model import Model
+from metavib.noise import seeded
+from metavib.tasks.task import Examples, Task
+
+PLOT = 50  # name of the random stream of tasks that are drawn
+FIGURE_SHOTS = (1, 2, 3, 4, 5, 7)
+INK, MEAN, BAND = "#222222", "#1f5fa8", "#8fb8e8"
+STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "figure.constrained_layout.use": True,
+    "svg.hashsalt": "metavib",  # the same figure gives the same file
+}
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure atomically, in the format its name says."""
+    kind = path.suffix.removeprefix(".") or "png"
+    write_atomically(path, lambda p: figure.savefig(p, format=kind, dpi=150))
+
+
+@torch.no_grad()
+def predictions(model: Model, config: Config, *, seed: int = 1, shots: tuple[int, ...] = FIGURE_SHOTS) -> Figure:
+    """One task with more and more support points: truth, posterior mean, and two standard deviations (figure 2).
+
+    The support points of a panel are those of the panel before and more.
+    """
+    grid, values, support = _curve(config, seed)
+    model = at_test(model, config, inner_steps=config.model.inner_steps)
+    assert isinstance(model.likelihood, RealLikelihood)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 5))
+        axes = figure.subplots(2, 3, sharex=True, sharey=True).flat
+        for ax, k in zip(axes, shots, strict=True):
+            mean, std = _predict(model, config, Examples(*(t[:k] for t in support)), grid)
+            ax.fill_between(grid, mean - 2 * std, mean + 2 * std, color=BAND, alpha=0.5, lw=0, label="± 2 SD")
+            ax.plot(grid, values, color=INK, lw=1, ls="--", label="truth")
+            ax.plot(grid, mean, color=MEAN, lw=1.6, label="mean")
+            ax.plot(support.x[:k, 0], support.y[:k], "o", color=INK, ms=4, label="support")
+            ax.set_title(f"K = {k}")
+        axes = figure.axes
+        limit = 1.6 * float(values.abs().max())
+        axes[0].set_ylim(-limit, limit)
+        axes[0].set_xlim(float(grid[0]), float(grid[-1]))
+        axes[0].legend(loc="upper right", fontsize=7, frameon=False, ncols=2)
+        for ax in axes[3:]:
+            ax.set_xlabel("x")
+        for ax in axes[::3]:
+            ax.set_ylabel("y")
+        figure.suptitle(f"{config.method} on one new {config.tasks.name} task", fontsize=11)
+    return figure
+
+
+def learning_curve(lines: list[dict[str, Any]], title: str) -> Figure:
+    """The bound, its two terms, and the validation error against the step."""
+    steps = [line["step"] for line in lines]
+    checked = [line for line in lines if "validation" in line]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 3))
+        left, middle, right = figure.subplots(1, 3)
+        left.plot(steps, [line["value"] for line in lines], color=MEAN, lw=1)
+        left.set_title("bound F, mean over tasks")
+        middle.plot(steps, [-line["fit"] for line in lines], color=INK, lw=1, label="− fit")
+        if all(line["rate"] < float("inf") for line in lines):
+            middle.plot(steps, [line["rate"] for line in lines], color=MEAN, lw=1, label="rate (KL)")
+        middle.set_yscale("symlog", linthresh=1)
+        middle.set_title("its terms")
+        middle.legend(frameon=False)
+        for name, value in (("mse", "validation MSE"), ("accuracy", "validation accuracy")):
+            points = [(line["step"], line["validation"][name]) for line in checked if name in line["validation"]]
+            if points:
+                right.plot(*zip(*points, strict=True), "o-", color=MEAN, ms=3, lw=1)
+                right.set_title(value)
+                right.set_yscale("log" if name == "mse" else "linear")
+        for ax in (left, middle, right):
+            ax.set_xlabel("step")
+        figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def beta_curve(records: dict[str, Any]) -> Figure:
+    """Error against beta, a line for each number of shots, with intervals over repeats."""
+    runs = sorted(records.values(), key=lambda record: record["config"]["train"]["beta"])
+    betas = [run["config"]["train"]["beta"] for run in runs]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5, 3.4))
+        ax = figure.subplots()
+        for i, row in enumerate(runs[0]["evaluation"]["rows"]):
+            metrics = [run["evaluation"]["rows"][i]["metrics"]["mse"] for run in runs]
+            errors = [m.get("ci95_over_repeats", m["ci95_over_tasks"]) for m in metrics]
+            ax.errorbar(
+                betas, [m["mean"] for m in metrics], errors, fmt="o-", ms=3, capsize=2, label=f"K = {row['shots']}"
+            )
+        ax.set(xscale="log", yscale="log", xlabel="beta", ylabel="mean squared error", title="GP-VIB on sinusoids")
+        ax.legend(frameon=False)
+    return figure
+
+
+def _curve(config: Config, seed: int) -> tuple[Tensor, Tensor, Examples]:
+    """A task's values at many sorted points, and support points of it."""
+    dense = replace(config.tasks, shots=max(FIGURE_SHOTS), min_shots=None, queries=400)
+    task = build.source(dense).sample((), seeded(seed, PLOT))
+    order = task.query.x[:, 0].argsort()
+    return task.query.x[order, 0], task.query.y[order], task.support
+
+
+def _predict(model: Model, config: Config, support: Examples, grid: Tensor) -> tuple[Tensor, Tensor]:
+    query = Examples(grid[:, None], torch.zeros_like(grid), torch.ones_like(grid, dtype=torch.bool))
+    task = Task(support, query).to(build.DTYPES[config.precision])
+    if config.repeats > 1:
+        task = Task(*(Examples(*(t.expand(config.repeats, 1, *t.shape) for t in part)) for part in task))
+    mean, var = model.likelihood.predict(model(task, seeded(0)))  # type: ignore[operator]
+    first = (0, 0) if config.repeats > 1 else ()
+    return mean[first].float(), var[first].sqrt().float()

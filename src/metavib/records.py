@@ -1,0 +1,66 @@
+"""A record a run: what was done, on what, by which code, and how good it was."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metavib.config import Config
+from metavib.strict import to_dict
+
+
+def record(config: Config, evaluation: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+    """Everything worth keeping of a finished run, as JSON holds it.
+
+    Args:
+        config: the run's.
+        evaluation: the test of the trained model.
+        seconds: how long training took.
+    """
+    return {
+        "config": to_dict(config),
+        "evaluation": evaluation,
+        "training_seconds": round(seconds, 1),
+        "commit": commit(),
+        "machine": machine(config.device),
+        "versions": {name: _version(name) for name in ("metavib", "torch", "numpy")}
+        | {"python": sys.version.split()[0]},
+    }
+
+
+def machine(device: str) -> str:
+    """The machine in words."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
+
+
+def commit() -> str | None:
+    """The commit of the code, marked where the working tree differs; None outside a checkout."""
+    root = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "status", "--porcelain", "--", "."], cwd=root, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,87 @@
+"""Tables in Markdown, made from records alone."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from metavib import paper
+
+TITLES = {"maml": "MAML", "stochastic-maml": "stochastic MAML", "gp-vib": "GP-VIB", "gp-maml": "GP+MAML"}
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, columns padded so that it reads well as plain text too."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    padded = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
+    rule = "| " + " | ".join("-" * w for w in widths) + " |"
+    return "\n".join([padded[0], rule, *padded[1:]])
+
+
+def plus_minus(metric: dict[str, Any], digits: int = 3) -> str:
+    """Mean and 95% interval: over repeats where there are several, else over tasks."""
+    spread = metric.get("ci95_over_repeats", metric["ci95_over_tasks"])
+    number = f"{metric['mean']:.{digits}f}"
+    return number if spread is None else f"{number} ± {spread:.{digits}f}"
+
+
+def evaluation(result: dict[str, Any]) -> str:
+    """The test of one run, a row for each number of shots and inner steps."""
+    names = list(result["rows"][0]["metrics"])
+    header = ["shots K"] + ["inner steps"] * ("inner_steps" in result["rows"][0]) + [_title(n) for n in names]
+    rows = []
+    for row in result["rows"]:
+        head = [str(row[key]) for key in ("shots", "inner_steps") if key in row]
+        rows.append(head + [plus_minus(row["metrics"][n], 4 if n == "mse" else 3) for n in names])
+    over = f"{result['repeats']} trainings" if result["repeats"] > 1 else "test tasks"
+    return markdown(header, rows) + f"\n\n± is the 95% interval over {over}."
+
+
+def table_1(records: dict[str, Any]) -> str:
+    """Sinusoids: mean squared error at K = 5, 10, 20, the paper's number beside ours."""
+    shots = [row["shots"] for row in next(iter(records.values()))["evaluation"]["rows"]]
+    shots = sorted(set(shots))
+    header = ["method"] + [cell for k in shots for cell in (f"K = {k}", "paper")]
+    rows = []
+    for name, record in records.items():
+        result = record["evaluation"]
+        for steps in dict.fromkeys(row.get("inner_steps") for row in result["rows"]):
+            cells = [_label(name, result["method"], steps)]
+            for k in shots:
+                row = next(r for r in result["rows"] if r["shots"] == k and r.get("inner_steps") == steps)
+                theirs = paper.TABLE_1.get((name, steps), {}).get(k)
+                cells += [plus_minus(row["metrics"]["mse"], 4), "" if theirs is None else f"{theirs[0]} ± {theirs[1]}"]
+            rows.append(cells)
+    first = next(iter(records.values()))
+    note = (
+        f"Mean squared error on {first['evaluation']['rows'][0]['tasks']} new sinusoids; ± is the 95% interval over "
+        f"{first['evaluation']['repeats']} trainings (the paper's: over 10). Trained on {first['machine']}; "
+        + "; ".join(f"{name} {record['training_seconds']:.0f} s" for name, record in records.items())
+        + " for all repeats together."
+    )
+    return markdown(header, rows) + "\n\n" + note
+
+
+def beta(records: dict[str, Any]) -> str:
+    """Error and log density against beta."""
+    shots = [row["shots"] for row in next(iter(records.values()))["evaluation"]["rows"]]
+    header = ["beta"] + [f"MSE, K = {k}" for k in shots] + [f"log density, K = {k}" for k in shots]
+    rows = []
+    for record in records.values():
+        cells = [row["metrics"] for row in record["evaluation"]["rows"]]
+        rows.append(
+            [f"{record['config']['train']['beta']:g}"]
+            + [plus_minus(m["mse"], 4) for m in cells]
+            + [plus_minus(m["log_density"], 2) for m in cells]
+        )
+    repeats = next(iter(records.values()))["evaluation"]["repeats"]
+    return markdown(header, rows) + f"\n\n± is the 95% interval over {repeats} trainings."
+
+
+def _label(name: str, method: str, steps: int | None) -> str:
+    title = TITLES.get(name, f"{TITLES.get(method, method)}, {name.removeprefix(method).strip('-')}")
+    return title if steps is None else f"{title}, {steps} step{'s' * (steps != 1)}"
+
+
+def _title(metric: str) -> str:
+    known = {"mse": "MSE", "log_density": "log density", "gap_to_optimum": "gap to optimum"}
+    return known.get(metric, f"{metric.removeprefix('coverage_')}% coverage" if "coverage" in metric else metric)
