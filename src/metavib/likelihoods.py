@@ -179,7 +179,7 @@ class StudentT(RealLikelihood):
         return y.unsqueeze(-1)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        r"""$-\log B(\frac12, \frac\nu2) \sqrt\nu \sigma - \frac{\nu+1}2 \log(1 + r^2/\nu)$ with $r = (y - f)/\sigma$."""
+        r"""$-\log B(\frac12, \frac\nu2) \sqrt\nu \sigma - \frac{\nu+1}2 \log(1 + r^2/\nu)$, $r = (y - f)/\sigma$."""
         nu, scale = self.df, lift(self.scale(), 1)
         constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(nu * pi)
         squared = (y - f.squeeze(-1)).square() / scale

@@ -128,7 +128,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def _keep_until(folder: Path, step: int) -> float:
-    """Drops what a killed run logged after its last checkpoint, to be logged again; returns the seconds spent till then."""
+    """Drops what a killed run logged after its last checkpoint; returns the seconds spent until then."""
     kept = [line for line in read_metrics(folder) if line["step"] <= step]
     text = "".join(json.dumps(line) + "\n" for line in kept)
     write_atomically(folder / "metrics.jsonl", lambda p: p.write_text(text, encoding="utf-8"))

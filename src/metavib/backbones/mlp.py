@@ -31,16 +31,16 @@ class MLP(Backbone):
     ) -> None:
         super().__init__()
         sizes = [inputs, *widths]
-        self.layers = nn.ModuleList(Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        layers = [Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
         self.dropout = nn.Dropout(dropout)
         self.features = sizes[-1]
         with torch.no_grad():
-            for layer in self.layers:
+            for layer in layers:
                 layer.weight.normal_(std=sqrt(2 / layer.weight.shape[-1]))
-            if reach is not None:
-                first = self.layers[0]
+            if reach is not None and layers:
                 # w . x + b = 0 at the distance |b| / |w| from the origin.
-                first.bias.uniform_(-reach, reach).mul_(first.weight.norm(dim=-1))
+                layers[0].bias.uniform_(-reach, reach).mul_(layers[0].weight.norm(dim=-1))
+        self.layers = nn.ModuleList(layers)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Features of `(..., p, inputs)`."""

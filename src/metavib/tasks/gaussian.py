@@ -46,7 +46,7 @@ class GaussianTasks:
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}; got {self.kernel!r}.")
         if not self.noise > 0:
             raise ValueError(f"the noise variance must be positive; got {self.noise}.")
-        kernel = Linear(bias=True) if self.kernel == "linear" else KERNELS[self.kernel](self.lengthscale)  # type: ignore[call-arg]
+        kernel = Linear(bias=True) if self.kernel == "linear" else KERNELS[self.kernel](self.lengthscale)
         object.__setattr__(self, "_kernel", kernel.double().requires_grad_(False))
 
     def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
