@@ -94,9 +94,7 @@ ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 def test_each_jitter_is_pillows_enhancer(which, factor):
     image = picture(seed=which)
     factors = augment.Factors(*(torch.tensor([factor if i == which else 1.0]) for i in range(3)))
-    surplus = augment.jitter(image[None], factors)[0] - tensor(
-        ENHANCERS[which](pillow(image)).enhance(factor)
-    )
+    surplus = augment.jitter(image[None], factors)[0] - tensor(ENHANCERS[which](pillow(image)).enhance(factor))
     # Pillow cuts off what is behind the point, and rounds the greys it blends with.
     assert surplus.min() > -0.5 * LEVEL and surplus.max() < 1.5 * LEVEL
 
@@ -109,9 +107,7 @@ def test_jitter_is_brightness_then_contrast_then_saturation():
         expected = pillow(image)
         for enhancer, factor in zip(ENHANCERS, values, strict=True):
             expected = enhancer(expected).enhance(factor)
-        assert (
-            result - tensor(expected)
-        ).abs().max() <= 4 * LEVEL  # three roundings, stretched by the factors
+        assert (result - tensor(expected)).abs().max() <= 4 * LEVEL  # three roundings, stretched by the factors
 
 
 def test_saturation_leaves_one_channel_alone():
@@ -187,10 +183,7 @@ def test_factors_and_motions_lie_in_their_intervals():
         assert abs(drawn.mean() - 1) <= 4 * 2 * strength / math.sqrt(12 * 3000) + 1e-6
     motion = augment.RandomAffine(degrees=20, scale=(0.5, 1.5), shift=0.1).draw(images, generator())
     for drawn, low, high in zip(motion, (-0.3491, 0.5, -2, -4), (0.3491, 1.5, 2, 4), strict=True):
-        assert (
-            low <= drawn.min() < low + 0.01 * (high - low)
-            and high - 0.01 * (high - low) < drawn.max() <= high
-        )
+        assert low <= drawn.min() < low + 0.01 * (high - low) and high - 0.01 * (high - low) < drawn.max() <= high
 
 
 def test_normalise_takes_the_first_statistics_for_one_channel():

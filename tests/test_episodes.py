@@ -6,7 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from metavib import augment
 from metavib.data.labelled import Labelled
 from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 
@@ -117,6 +119,57 @@ def test_a_generator_determines_the_tasks(make):
         assert torch.equal(a, b)
     assert not torch.equal(first.support.x, other.support.x)
     assert torch.equal(torch.random.get_rng_state(), state)  # the global generator is left alone
+
+
+class Capturable(TorchDispatchMode):
+    """Refuses what a CUDA graph cannot capture: values read or made by the host, shapes that depend on values."""
+
+    REFUSED = {
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "_unique2",
+        "repeat_interleave",
+        "lift_fresh",
+        "is_nonzero",
+        "equal",
+        "bincount",
+    }
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        masks = [a for a in (args[1] if name == "index" else []) if a is not None and a.dtype == torch.bool]
+        assert name not in self.REFUSED and not masks, f"{func} could not be captured"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sampling_and_augmenting_could_be_captured_in_a_cuda_graph(channels):
+    names = tuple(f"greek/{c}" for c in range(6))
+    data = coded(COUNTS, names)
+    data = data._replace(images=data.images.repeat(1, channels, 20, 10))
+    transform = augment.Compose(
+        (
+            augment.RandomResizedCrop(16),
+            augment.ColourJitter(),
+            augment.RandomFlip(),
+            augment.RandomAffine(),
+            augment.Resize(14),
+            augment.CentreCrop(12),
+            augment.Normalise(),
+        )
+    )
+    sources = (
+        Episodes(data, ways=3, shots=2, queries=3, min_shots=1),
+        Episodes(data, ways=3, shots=2, queries=3, transform=transform),
+        AlphabetEpisodes(data, ways=3, shots=2, queries=3, copies=2, transform=transform),
+    )
+    g = generator()
+    with Capturable():
+        tasks = [source.sample((2,), g) for source in sources]
+    assert tasks[1].query.x.shape == (2, 9, channels, 12, 12) and tasks[1].query.x.isfinite().all()
+    with Capturable(), pytest.raises(AssertionError, match="could not be captured"):
+        tasks[1].query.x.max().item()
 
 
 @pytest.mark.parametrize("batch", [1, 7, 30, 100])

