@@ -30,7 +30,7 @@ def full(x: Tensor, batch: int, n: int) -> Inputs:
 
 
 def definition(norm: TaskNorm, x: np.ndarray, mask: np.ndarray, n: int) -> np.ndarray:
-    """One task `(p, channels, *positions)`, one real point and channel at a time, in the words of the module docstring."""
+    """One task `(p, channels, *positions)`, a real point and channel at a time, in the words of the module."""
     y = np.zeros_like(x)
     for i in np.flatnonzero(mask):
         for c in range(x.shape[1]):
@@ -66,9 +66,10 @@ def test_each_encoding_is_its_definition(
     x = draw(n + v, 3, *positions, seed=seed)
     mask = torch.rand(n + v, generator=torch.Generator().manual_seed(seed)) < 0.7
     mask[-1] = True
-    expected = definition(norm, x.numpy(), mask.numpy(), n)
+    real = mask.numpy()
+    expected = definition(norm, x.numpy(), real, n)
     actual = norm(x, Inputs(x, mask, n)).detach().numpy()
-    np.testing.assert_allclose(actual[mask], expected[mask], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(actual[real], expected[real], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
