@@ -1,0 +1,217 @@
+r"""DKT (Patacchiola et al. 2020): deep kernel transfer, a GP regression on +1 / -1 labels for each class.
+
+$$f_n \sim GP(c_n, a_n k), \qquad Y_{jn} = f_n(x_j) + \epsilon, \quad \epsilon \sim N(0, 0.1)$$
+
+Not an instance of the bound: network and hyperparameters maximise the log marginal likelihood of the labels of
+support *and* query jointly (`evidence`), so that nothing in training is told apart as support. A new task is
+predicted as GP-VIB predicts it: the posterior given its support, from sites m = Y - c and s = 0.1.
+
+In DKT's code every class slot is a GP with hyperparameters of its own, although classes are dealt to slots at random.
+Here they come in `slots` sets: as many as there are classes, as in their code, or 1, shared by all. Sharing makes one
+factorisation serve all classes, makes predictions independent of how the classes are numbered, and allows other ways
+at test. Tensors carry the slots in a dimension before points: embeddings `(..., slots, n, M)`, targets `(..., slots,
+n, ways/slots)`.
+
+References:
+    Patacchiola, Turner, Crowley, O'Boyle, Storkey. Bayesian Meta-Learning for the Few-Shot Setting via Deep Kernels.
+    arXiv 1910.05199.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from metavib.backbones import Backbone
+from metavib.encoders.encoder import Encoder
+from metavib.inputs import Inputs, Points, points
+from metavib.kernels import ExplicitKernel
+from metavib.likelihoods import ClassLikelihood, Likelihood, Softmax
+from metavib.marginals import Marginals, Nodes, Normal
+from metavib.model import Model
+from metavib.noise import Noise
+from metavib.objective import Bound
+from metavib.parameters import lift
+from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.functions import Dual, Primal, Sites, posterior
+from metavib.posteriors.posterior import Posterior
+from metavib.priors import FunctionPrior
+from metavib.tasks.task import Examples, Task
+
+
+@final
+class Slots(ExplicitKernel):
+    r"""$a_n k(x, x')$, a scale a slot.
+
+    DKT's linear kernel has two scales, an output scale and a variance, of which only the product matters: $a_n$.
+
+    Args:
+        kernel: k, with its own scale fixed.
+        slots: how many.
+        scale: starting value of each $a_n$.
+    """
+
+    def __init__(self, kernel: ExplicitKernel, slots: int, *, scale: float) -> None:
+        super().__init__()
+        if not scale > 0:
+            raise ValueError(f"the starting scale of the kernel must be positive; got {scale}.")
+        self.kernel = kernel
+        self.log_scale = nn.Parameter(torch.full((slots,), scale).log())
+
+    def prepare(self, phi: Tensor, inputs: Inputs) -> Tensor:
+        """K's own embedding, before features are dealt to the slots: the same in all of them."""
+        return self.kernel.embed(self.kernel.prepare(phi, inputs))
+
+    def embed(self, phi: Tensor) -> Tensor:
+        r"""$\sqrt{a_n}\, z$ for prepared features z, `(..., slots, n, M)`."""
+        return phi * (lift(self.log_scale, 2) / 2).exp()
+
+
+@final
+class ClassProcesses(nn.Module):
+    r"""$f_n \sim GP(c_n, a_n k)$ on deep features.
+
+    Args:
+        backbone: $\phi$.
+        kernel: k and the $a_n$.
+    """
+
+    def __init__(self, backbone: Backbone, kernel: Slots) -> None:
+        super().__init__()
+        self.functions = FunctionPrior(backbone, kernel)
+        self.mean = nn.Parameter(torch.zeros_like(kernel.log_scale))
+
+    @property
+    def kernel(self) -> Slots:
+        """K and the scales."""
+        kernel = self.functions.kernel
+        assert isinstance(kernel, Slots)
+        return kernel
+
+    def features(self, support: Examples, query: Points) -> tuple[Tensor, Tensor]:
+        """Embeddings under k of the support and of the query."""
+        return self.functions.features(support, query)
+
+    @property
+    def slots(self) -> int:
+        """How many sets of hyperparameters there are."""
+        return self.mean.shape[-1]
+
+    def each(self, z: Float[Tensor, "*b n M"]) -> Float[Tensor, "*b slots n M"]:
+        """The same embeddings for every slot."""
+        return z.unsqueeze(-3).expand(*z.shape[:-2], self.slots, *z.shape[-2:])
+
+    def slotted(self, targets: Float[Tensor, "*b n ways"]) -> Float[Tensor, "*b slots n each"]:
+        """Columns dealt to their slots."""
+        return targets.unflatten(-1, (self.slots, -1)).movedim(-2, -3)
+
+    def condition(
+        self, phi: Float[Tensor, "*b n m"], data: Examples, likelihood: Likelihood, noise: float
+    ) -> Dual | Primal:
+        """The posterior of all slots given some examples."""
+        Y = self.slotted(likelihood.targets(data.y).to(phi.dtype))
+        mask = data.mask.unsqueeze(-2).expand(Y.shape[:-1])
+        m = (Y - lift(self.mean, 2)).masked_fill(~mask.unsqueeze(-1), 0.0)
+        s = torch.full_like(m[..., 0], noise).masked_fill(~mask, 1.0)
+        return posterior(self.kernel, self.each(phi), mask, Sites(m, s))
+
+
+@final
+class SlotPosterior(Posterior):
+    """The posterior of the processes: means and variances put back from slots to classes.
+
+    Args:
+        prior: the processes.
+        centred: their posterior with the prior mean taken off.
+    """
+
+    def __init__(self, prior: ClassProcesses, centred: Dual | Primal) -> None:
+        self.prior, self.centred = prior, centred
+
+    def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
+        r"""$c_n + \mu_n$ and $v_n$ at features x."""
+        mean, var = self.centred.marginals(self.prior.each(x))
+        mean = mean + lift(self.prior.mean, 2)
+        return Normal(*(t.movedim(-3, -2).flatten(-2) for t in (mean, var)))
+
+    def kl(self) -> Tensor:
+        """Summed over the classes."""
+        return self.centred.kl().sum(-1)
+
+
+@final
+class RegressionEncoder(Encoder):
+    r"""The exact posterior of the class regressions given the support: sites m = Y - c, s fixed.
+
+    Args:
+        noise: s.
+    """
+
+    def __init__(self, *, noise: float = 0.1) -> None:
+        super().__init__()
+        if not noise > 0:
+            raise ValueError(f"the noise variance must be positive; got {noise}.")
+        self.noise = noise
+
+    def forward(
+        self, support: Examples, query: Points, prior: ClassProcesses, likelihood: Likelihood, noise: Noise = None
+    ) -> Encoding:
+        """The posterior over the classes' functions."""
+        phi_t, phi_v = prior.features(support, query)
+        return Encoding(SlotPosterior(prior, prior.condition(phi_t, support, likelihood, self.noise)), phi_v)
+
+
+@final
+class MeanSoftmax(ClassLikelihood):
+    """Class probabilities as the softmax of the posterior means, whatever their variances: how DKT is calibrated.
+
+    Args:
+        classes: N, the ways of the task.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = self.latents = classes
+        self.softmax = Softmax(classes)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """+1 in the column of a point's class, -1 in the others."""
+        return self.softmax.targets(y)
+
+    def nodes(self, q: Marginals, noise: Noise = None) -> Nodes:
+        """The mean alone."""
+        return Nodes(q.mean[None], q.mean.new_zeros(1))
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        r"""$f_y - \log \sum_n e^{f_n}$."""
+        return self.softmax.log_prob(f, y)
+
+    def probabilities(self, f: Tensor) -> Tensor:
+        """Softmax over the classes."""
+        return self.softmax.probabilities(f)
+
+
+def evidence(model: Model, task: Task, *, beta: float = 0.0, noise: Noise = None) -> Bound:
+    r"""DKT's objective in the place of the bound: $\sum_n \log N(Y_n \mid c_n, a_n K + 0.1 I)$ over support and query.
+
+    Args:
+        model: made by `dkt`.
+        task: one task or a batch of them.
+        beta: must be 0: there is no encoding of the support alone, hence no KL to weigh. Here, as `noise` is, so that
+            `evidence` can be called as `vib` is.
+        noise: not used.
+
+    Returns:
+        `fit` and `value` the log marginal likelihood, `rate` zero, one number a task.
+    """
+    if beta:
+        raise ValueError(f"the marginal likelihood has no KL term to weigh; got beta = {beta}. Set beta = 0.")
+    prior, encoder = model.prior, model.encoder
+    if not isinstance(prior, ClassProcesses) or not isinstance(encoder, RegressionEncoder):
+        raise TypeError(f"evidence is the objective of a DKT model; got an encoder {type(encoder).__name__}. Use vib.")
+    phi = torch.cat(prior.features(task.support, points(task.query)), -2)
+    axis = task.query.y.ndim - 1
+    both = Examples(*(torch.cat([t, v], axis) for t, v in zip(task.support, task.query, strict=True)))
+    log_evidence = prior.condition(phi, both, model.likelihood, encoder.noise).log_evidence().sum(-1)
+    return Bound(log_evidence, torch.zeros_like(log_evidence), log_evidence)

@@ -1,0 +1,74 @@
+r"""What the baselines share: a network without a prior of its own, and posteriors that are point masses.
+
+ProtoNet, MatchingNet, RelationNet, Feature Transfer and Baseline++ all encode a task as one value $\hat Z$ in the
+space of features: $q(Z \mid D_t) = \delta(Z - \hat Z)$. Their losses are the bound with $\beta = 0$, where no prior
+is needed; what is left of p(Z) is the network that spans the space.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from metavib.backbones import Backbone
+from metavib.inputs import Points, join
+from metavib.marginals import Point
+from metavib.noise import Noise
+from metavib.posteriors.posterior import Posterior
+from metavib.tasks.task import Examples
+from metavib.weights import Network
+
+
+class Embedding(nn.Module):
+    r"""The space of features $\phi(x; \theta)$; no distribution over anything, so $\beta = 0$.
+
+    Args:
+        backbone: $\phi$.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.network = Network(backbone)
+
+    def features(self, support: Examples, query: Points) -> tuple[Tensor, Tensor]:
+        r"""$\phi$ of the support and of the query, in one pass over all points of each task."""
+        inputs = join(support, query)
+        phi = self.network(inputs)
+        return phi[..., : inputs.n, :], phi[..., inputs.n :, :]
+
+
+class PointMass(Posterior, ABC):
+    r"""$q(Z) = \delta(Z - \hat Z)$: the latent values at a point are a function of it."""
+
+    @property
+    @abstractmethod
+    def Z(self) -> Float[Tensor, "*b rows m"]:
+        r"""$\hat Z$, or the part of it that stands for it: rows of features, the tasks leading."""
+
+    @abstractmethod
+    def values(self, x: Any) -> Float[Tensor, "*b v c"]:
+        r"""$f(x; \hat Z)$."""
+
+    def marginals(self, x: Any, noise: Noise = None) -> Point:
+        r"""All mass at $f(x; \hat Z)$."""
+        return Point(self.values(x))
+
+    def kl(self) -> Tensor:
+        """Infinite against any prior with a density."""
+        return self.Z.new_full(self.Z.shape[:-2], torch.inf)
+
+
+def memberships(y: Int[Tensor, "*b n"], mask: Bool[Tensor, "*b n"], ways: int) -> Float[Tensor, "*b n ways"]:
+    """One-hot labels; all zero for padding."""
+    return (F.one_hot(y, ways) * mask.unsqueeze(-1)).to(torch.get_default_dtype())
+
+
+def class_means(
+    phi: Float[Tensor, "*b n m"], y: Int[Tensor, "*b n"], mask: Bool[Tensor, "*b n"], ways: int
+) -> Float[Tensor, "*b ways m"]:
+    """Mean features of each class over its real points; zero for a class without any."""
+    Y = memberships(y, mask, ways).to(phi.dtype)
+    return (Y.mT @ phi) / Y.sum(-2).clamp(min=1).unsqueeze(-1)

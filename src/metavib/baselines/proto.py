@@ -1,0 +1,57 @@
+r"""ProtoNet (Snell et al. 2017): a task is the mean features of its classes.
+
+References:
+    Snell, Swersky, Zemel. Prototypical Networks for Few-shot Learning. arXiv 1703.05175.
+"""
+
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from metavib.baselines.embedding import Embedding, PointMass, class_means
+from metavib.encoders.encoder import Encoder
+from metavib.inputs import Points
+from metavib.likelihoods import Likelihood
+from metavib.noise import Noise
+from metavib.posteriors.encoding import Encoding
+from metavib.tasks.task import Examples
+
+
+@final
+class Prototypes(PointMass):
+    r"""$f_n(x) = -|\phi(x) - c_n|^2$ with one prototype a class.
+
+    Args:
+        c: prototypes.
+    """
+
+    def __init__(self, c: Float[Tensor, "*b ways m"]) -> None:
+        self.c = c
+
+    @property
+    def Z(self) -> Float[Tensor, "*b ways m"]:
+        """The prototypes."""
+        return self.c
+
+    def values(self, x: Float[Tensor, "*b v m"]) -> Float[Tensor, "*b v ways"]:
+        """Minus the squared distances of features x from the prototypes."""
+        # The direct difference: |x|^2 + |c|^2 - 2 x.c loses what matters when x and c are long and close.
+        return -(x.unsqueeze(-2) - self.c.unsqueeze(-3)).square().sum(-1)
+
+
+@final
+class PrototypeEncoder(Encoder):
+    r"""$\hat Z = (c_1, \dots, c_N)$, $c_n$ the mean of $\phi(x_j)$ over the support points of class n.
+
+    A class without support points has its prototype at the origin.
+    """
+
+    dirac = True
+
+    def forward(
+        self, support: Examples, query: Points, prior: Embedding, likelihood: Likelihood, noise: Noise = None
+    ) -> Encoding:
+        """A point mass at the prototypes."""
+        phi_t, phi_v = prior.features(support, query)
+        return Encoding(Prototypes(class_means(phi_t, support.y, support.mask, likelihood.latents)), phi_v)
