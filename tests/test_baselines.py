@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from metavib.backbones import MLP
+from metavib.backbones import MLP, Conv4
 from metavib.baselines import (
     SGD,
     AllWay,
@@ -216,6 +216,35 @@ def test_repeats_side_by_side_equal_each_alone(name: str) -> None:
         close(p[r], probabilities(model, select(tasks, r)))
 
 
+@pytest.mark.parametrize(("size", "side"), [(28, 1), (84, 5)])
+def test_every_baseline_runs_on_images(size: int, side: int) -> None:
+    """Conv4 on both sizes of the protocol: gradients reach all weights, and predictions are distributions."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(WAYS).expand(2, WAYS)
+    drawn = (torch.randn(2, WAYS, 1, size, size, generator=g) for _ in range(2))
+    tasks = Task(*(Examples(x, y, torch.ones_like(y, dtype=torch.bool)) for x in drawn))
+
+    def conv4() -> Conv4:
+        return Conv4(1, size, width=3)
+
+    context = FullContext(3 * side**2, steps=2)
+    for model in (
+        proto_net(conv4(), WAYS),
+        matching_net(conv4(), WAYS, context=context),
+        relation_net(conv4(), WAYS, map_shape=(3, side, side)),
+        feature_transfer(conv4(), WAYS),
+        baseline_pp(conv4(), WAYS),
+        dkt_linear(conv4(), WAYS),
+        dkt_cosine(conv4(), WAYS),
+        dkt_bn_cosine(conv4(), WAYS),
+    ):
+        objective(model, tasks).sum().backward()
+        reached = [p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters() if p.requires_grad]
+        assert all(reached)
+        model.eval()
+        assert torch.allclose(probabilities(model, tasks).sum(-1), torch.ones(2, WAYS), atol=1e-4)
+
+
 # ProtoNet -----------------------------------------------------------------------------------------------------------
 
 
@@ -356,16 +385,16 @@ def test_relation_net_equals_loops_over_pairs() -> None:
     W1 = np.concatenate([module["conv_class.weight"], module["conv_point.weight"]], 1)
     pairs = [np.concatenate([c, x]) for x in maps for c in means]
 
-    def finish(all_maps: list[np.ndarray], layer: int) -> list[np.ndarray]:
+    def finish(all_maps: list[np.ndarray], layer: str) -> list[np.ndarray]:
         stacked = np.array(all_maps)
         mu = stacked.mean((0, 2, 3), keepdims=True)
         var = stacked.var((0, 2, 3), keepdims=True)
-        scale, shift = (module[f"norms.{layer}.{k}"].reshape(1, -1, 1, 1) for k in ("weight", "bias"))
+        scale, shift = (module[f"{layer}.{k}"].reshape(1, -1, 1, 1) for k in ("weight", "bias"))
         normed = (stacked - mu) / np.sqrt(var + 1e-5) * scale + shift
         return [pool(np.maximum(x, 0)) for x in normed]
 
-    pairs = finish([conv(x, W1, module["conv_point.bias"]) for x in pairs], 0)
-    pairs = finish([conv(x, module["conv.weight"], module["conv.bias"]) for x in pairs], 1)
+    pairs = finish([conv(x, W1, module["conv_point.bias"]) for x in pairs], "norm_pair")
+    pairs = finish([conv(x, module["conv.weight"], module["conv.bias"]) for x in pairs], "norm")
     f = []
     for x in pairs:
         h = np.maximum(module["fc.weight"] @ x.ravel() + module["fc.bias"], 0)
@@ -385,6 +414,24 @@ def test_relation_module_fits_the_maps_of_conv4(shape: tuple[int, int, int], lef
     phi = torch.randn(6, int(np.prod(shape)))
     scores = module(torch.randn(3, phi.shape[1]), Inputs(phi, torch.ones(6, dtype=torch.bool), 2))
     assert scores.shape == (6, 3)
+
+
+@pytest.mark.parametrize(
+    ("norm", "training", "alone"),
+    [
+        ("support+point", True, True),
+        ("support+point", False, True),
+        ("running", False, True),
+        ("none", True, True),
+        ("running", True, False),
+        ("transductive", False, False),
+    ],
+)
+def test_relation_net_sees_other_queries_only_where_its_batch_norm_does(norm: str, training: bool, alone: bool) -> None:
+    model, task = relation_net(mlp(18), WAYS, map_shape=MAP, norm=norm).double().train(training), make_task(6)
+    other = task.query._replace(x=torch.cat([task.query.x[:1], 2 * task.query.x[1:] + 1]))
+    before, after = probabilities(model, task)[0], probabilities(model, task._replace(query=other))[0]
+    assert torch.allclose(before, after, rtol=1e-9) == alone
 
 
 def test_relation_net_refuses_features_that_are_no_map() -> None:

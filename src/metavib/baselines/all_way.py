@@ -14,7 +14,8 @@ class AllWay:
     """Tasks with an empty support, whose query is `batch_size` images of any class with their global labels.
 
     Images are drawn independently, with replacement, where a loader would shuffle: an epoch has no meaning for a
-    source of tasks.
+    source of tasks. Without a support, batch-norm as `support+point` would normalise every image by itself: train on
+    these with `running` or `transductive`.
 
     Args:
         data: the images, on the device to sample on.

@@ -11,7 +11,6 @@ r"""The baselines of the paper's main table, as choices of prior, encoder and li
 """
 
 from math import log
-from typing import Any
 
 from metavib.backbones import Backbone
 from metavib.baselines.context import Context, NoContext
@@ -32,7 +31,7 @@ GPYTORCH_START = log(2.0)
 
 def proto_net(backbone: Backbone, ways: int) -> Model:
     """ProtoNet (Snell et al. 2017): train with beta = 0."""
-    return _model(backbone, PrototypeEncoder(), Softmax(ways))
+    return Model(Embedding(backbone), PrototypeEncoder(), Softmax(ways))
 
 
 def matching_net(backbone: Backbone, ways: int, *, context: Context | None = None, scale: float = 100.0) -> Model:
@@ -45,7 +44,7 @@ def matching_net(backbone: Backbone, ways: int, *, context: Context | None = Non
         scale: what the cosines are multiplied with.
     """
     encoder = MatchingEncoder(NoContext() if context is None else context, scale=scale)
-    return _model(backbone, encoder, Softmax(ways))
+    return Model(Embedding(backbone), encoder, Softmax(ways))
 
 
 def relation_net(
@@ -66,18 +65,18 @@ def relation_net(
         likelihood: the squared error of the paper where None; `Softmax(ways)` for the variant with cross-entropy.
     """
     encoder = RelationEncoder(RelationModule(map_shape, norm=norm))
-    return _model(backbone, encoder, RelationScores(ways) if likelihood is None else likelihood)
+    return Model(Embedding(backbone), encoder, RelationScores(ways) if likelihood is None else likelihood)
 
 
 def feature_transfer(backbone: Backbone, classes: int) -> Model:
     """Feature Transfer, phase 1: a linear head over all training classes. Train on `AllWay` with beta = 0."""
-    return _model(backbone, CommonHead(LinearHead(backbone.features), classes), Softmax(classes))
+    return Model(Embedding(backbone), CommonHead(LinearHead(backbone.features), classes), Softmax(classes))
 
 
 def baseline_pp(backbone: Backbone, classes: int) -> Model:
     """Baseline++ (Chen et al. 2019), phase 1: a cosine head over all classes. Train on `AllWay` with beta = 0."""
     head = CosineHead(backbone.features, scale=FEW if classes <= 200 else MANY)
-    return _model(backbone, CommonHead(head, classes), Softmax(classes))
+    return Model(Embedding(backbone), CommonHead(head, classes), Softmax(classes))
 
 
 def fine_tuned(trained: Model, ways: int, *, sgd: SGD = SGD()) -> Model:  # noqa: B008 - a NamedTuple cannot change
@@ -118,7 +117,7 @@ def dkt(
     slots = ways if slots is None else slots
     if slots not in (1, ways):
         raise ValueError(f"slots must be 1 (shared by all classes) or ways = {ways} (one a class); got {slots}.")
-    prior: Any = ClassProcesses(backbone, Slots(kernel, slots, scale=scale))
+    prior = ClassProcesses(backbone, Slots(kernel, slots, scale=scale))
     return Model(prior, RegressionEncoder(noise=noise), MeanSoftmax(ways))
 
 
@@ -136,8 +135,3 @@ def dkt_cosine(backbone: Backbone, ways: int, *, slots: int | None = None) -> Mo
 def dkt_bn_cosine(backbone: Backbone, ways: int, *, norm: str = "running", slots: int | None = None) -> Model:
     """DKT with batch-norm before the cosine kernel ("BNCosSim")."""
     return dkt(backbone, ways, kernel=BNCosine(backbone.features, norm=norm, learn_scale=False), slots=slots)
-
-
-def _model(backbone: Backbone, encoder: Any, likelihood: ClassLikelihood) -> Model:
-    prior: Any = Embedding(backbone)  # a model's prior is typed as one with a density, which beta = 0 needs not
-    return Model(prior, encoder, likelihood)

@@ -39,7 +39,7 @@ class RelationModule(nn.Module):
 
     Args:
         map_shape: channels, height and width of a feature map.
-        norm: the batch-norm encoding, one of `metavib.norm.ENCODINGS`.
+        norm: the batch-norm encoding, one of `metavib.norm.ENCODINGS`, or "none" for no batch-norm.
         hidden: units between the convolutions and the score.
     """
 
@@ -52,7 +52,7 @@ class RelationModule(nn.Module):
         self.conv_class = Conv2d(C, C, 3, padding=padding, bias=False)
         self.conv_point = Conv2d(C, C, 3, padding=padding)
         self.conv = Conv2d(C, C, 3, padding=padding)
-        self.norms = nn.ModuleList(TaskNorm(C, encoding=norm) for _ in range(2))
+        self.norm_pair, self.norm = (None if norm == "none" else TaskNorm(C, encoding=norm) for _ in range(2))
         for _ in range(2):
             h, w = h - 2 + 2 * padding, w - 2 + 2 * padding
             h, w = h // _window(h), w // _window(w)
@@ -64,17 +64,11 @@ class RelationModule(nn.Module):
         phi, p, ways = inputs.x, inputs.x.shape[-2], c.shape[-2]
         one = self.conv_class(c.unflatten(-1, self.map_shape)).unsqueeze(-5)  # (..., 1, ways, C, h, w)
         two = self.conv_point(phi.unflatten(-1, self.map_shape)).unsqueeze(-4)  # (..., p, 1, C, h, w)
-        x = self._finish(one + two, self.norms[0], inputs)
+        x = _finish(one + two, self.norm_pair, inputs)
         x = self.conv(x.flatten(-5, -4)).unflatten(-4, (p, ways))
-        x = self._finish(x, self.norms[1], inputs)
+        x = _finish(x, self.norm, inputs)
         x = self.fc(x.flatten(-5, -4).flatten(-3)).relu()
         return self.score(x).squeeze(-1).unflatten(-1, (p, ways))
-
-    def _finish(self, x: Float[Tensor, "*b p ways C h w"], norm: nn.Module, inputs: Inputs) -> Tensor:
-        # The classes a point is paired with are positions to the norm: the channels follow the points.
-        x = norm(x.movedim(-3, -4), inputs).movedim(-4, -3).relu()
-        pooled = F.max_pool2d(x.flatten(0, -4), (_window(x.shape[-2]), _window(x.shape[-1])))
-        return pooled.unflatten(0, x.shape[:-3])
 
 
 @final
@@ -170,3 +164,12 @@ class RelationScores(ClassLikelihood):
 
 def _window(size: int) -> int:
     return 2 if size > 1 else 1
+
+
+def _finish(x: Float[Tensor, "*b p ways C h w"], norm: TaskNorm | None, inputs: Inputs) -> Tensor:
+    """Batch-norm, ReLU and pooling."""
+    if norm is not None:
+        # The classes a point is paired with are positions to the norm: the channels follow the points.
+        x = norm(x.movedim(-3, -4), inputs).movedim(-4, -3)
+    window = (_window(x.shape[-2]), _window(x.shape[-1]))
+    return F.max_pool2d(x.relu().flatten(0, -4), window).unflatten(0, x.shape[:-3])
