@@ -25,15 +25,17 @@ from metavib.baselines import (
     proto_net,
     relation_net,
 )
-from metavib.baselines.context import LSTMCell, attend
-from metavib.baselines.heads import CosineHead, LinearHead
+from metavib.baselines.context import Context, LSTMCell, attend
+from metavib.baselines.heads import CosineHead, Head, LinearHead
 from metavib.baselines.relation import RelationModule
 from metavib.data.labelled import Labelled
+from metavib.encoders import Encoder
 from metavib.inputs import Inputs, points
-from metavib.likelihoods import Softmax
+from metavib.likelihoods import Likelihood, Softmax
 from metavib.marginals import Point
 from metavib.model import Model
 from metavib.objective import vib
+from metavib.posteriors import Posterior
 from metavib.repeats import stack as stack_models
 from metavib.tasks.task import Examples, Task, select, stack
 
@@ -214,6 +216,22 @@ def test_repeats_side_by_side_equal_each_alone(name: str) -> None:
     for r, model in enumerate(models):
         close(values[r], objective(model, select(tasks, r)))
         close(p[r], probabilities(model, select(tasks, r)))
+
+
+def test_no_baseline_escapes_the_contracts() -> None:
+    """Every encoder, posterior, likelihood, head and context of the baselines is part of a model above."""
+
+    def leaves(cls: type) -> set[type]:
+        below = cls.__subclasses__()
+        return {cls} if not below else set().union(*map(leaves, below))
+
+    existing = set().union(*(leaves(base) for base in (Encoder, Posterior, Likelihood, Head, Context)))
+    used: set[type] = set()
+    for name in ALL:
+        model, task = build(name), make_task()
+        used |= {type(module) for module in model.modules()}
+        used.add(type(model.encode(task.support, points(task.query)).posterior))
+    assert {cls for cls in existing if cls.__module__.startswith("metavib.baselines")} <= used
 
 
 @pytest.mark.parametrize(("size", "side"), [(28, 1), (84, 5)])
@@ -467,15 +485,16 @@ def test_phase_one_is_cross_entropy_over_all_classes(name: str) -> None:
     agrees(model, task, np.array(p))
 
 
+@pytest.mark.parametrize(("n", "steps"), [(7, 8), (4, 4), (3, 4)])
 @pytest.mark.parametrize("name", FITTED)
-def test_the_fitted_head_is_that_of_torch_sgd(name: str) -> None:
+def test_the_fitted_head_is_that_of_torch_sgd(name: str, n: int, steps: int) -> None:
     """4 epochs of 7 points in batches of 4 are 8 steps; each follows the whole support's gradient."""
-    model, task = build(name), make_task(5)
+    model, task = build(name), make_task(5, n=n)
     phi_t, phi_v = (torch.as_tensor(phi) for phi in features(model, task))
     head = model.encoder.head
     weights = {k: w.double().clone().requires_grad_() for k, w in head.fresh(WAYS).items()}
     optimiser = torch.optim.SGD(weights.values(), lr=0.01, momentum=0.9, dampening=0.9, weight_decay=1e-3)
-    for _ in range(8):
+    for _ in range(steps):
         optimiser.zero_grad()
         F.cross_entropy(head(phi_t, weights), task.support.y).backward()
         optimiser.step()

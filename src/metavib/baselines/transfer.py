@@ -120,13 +120,24 @@ class FittedHead(Encoder):
 
     @torch.no_grad()
     def fit(self, phi: Float[Tensor, "*b n m"], support: Examples, likelihood: Likelihood) -> Weights:
-        """The weights of each task's head after its own number of steps."""
+        """The weights of each task's head after its own number of steps.
 
+        Rows of weights never leave the span of the support's features and of the row they start from, and descent does
+        not depend on the basis: where there are fewer points than features it runs in coordinates of that span.
+        """
+        w = self._fresh(phi, likelihood.latents)
+        if support.size + 1 >= phi.shape[-1]:
+            return self._descend(w, phi, support, likelihood)
+        rows = next(name for name, rank in self.head.ranks.items() if rank == 2)
+        Q = torch.linalg.qr(torch.cat([phi, w[rows][..., :1, :]], -2).mT).Q
+        w = self._descend({**w, rows: w[rows] @ Q}, phi @ Q, support, likelihood)
+        return {**w, rows: w[rows] @ Q.mT}
+
+    def _descend(self, w: Weights, phi: Tensor, support: Examples, likelihood: Likelihood) -> Weights:
         def loss(w: Weights) -> Tensor:
             return -mean_over_points(likelihood.log_prob(self.head(phi, w), support.y), support.mask).sum()
 
         sgd, gradient = self.sgd, torch.func.grad(loss)  # tasks share no weights: no cross terms in the sum
-        w = self._fresh(phi, likelihood.latents)
         steps = sgd.epochs * -(-support.mask.sum(-1) // sgd.batch)
         velocity: Weights = {}
         for k in range(sgd.epochs * -(-support.size // sgd.batch)):
