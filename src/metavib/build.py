@@ -1,31 +1,25 @@
-"""From a config to what it describes: task source and model."""
+"""From a config to the model and the objective it describes."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from metavib import methods, repeats
-from metavib.backbones import MLP
-from metavib.config import Config, ModelConfig, TasksConfig
+from metavib import baselines, methods, repeats
+from metavib.backbones import MLP, Backbone, Conv4, ResNet12, StridedConv4
+from metavib.config import BOUND, TRANSFER, Config, ModelConfig
 from metavib.encoders import Descent, ExactSites, FullSites, GeneralSites, SimplifiedSites, SiteEncoder
 from metavib.kernels import RBF, BNCosine, Cosine, Kernel, Linear, Matern32, Matern52
-from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, StudentT
+from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax, StudentT
 from metavib.model import Model
-from metavib.tasks.gaussian import GaussianTasks
-from metavib.tasks.sinusoid import Sinusoids
-from metavib.tasks.source import TaskSource
+from metavib.objective import Objective, vib
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32, "bf16": torch.float32}
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
 
 
-def source(tasks: TasksConfig) -> TaskSource:
-    """The distribution tasks are drawn from."""
-    sizes = {"shots": tasks.shots, "queries": tasks.queries, "min_shots": tasks.min_shots}
-    if tasks.name == "sinusoid":
-        return Sinusoids(**sizes)  # type: ignore[arg-type]
-    if tasks.name == "gaussian":
-        return GaussianTasks(kernel=tasks.kernel, lengthscale=tasks.lengthscale, noise=tasks.noise, **sizes)  # type: ignore[arg-type]
-    raise ValueError(f"tasks.name must be sinusoid or gaussian; got {tasks.name!r}.")
+def objective(config: Config) -> Objective:
+    """What training maximises: the bound, or the marginal likelihood where the method is DKT."""
+    return baselines.evidence if config.method == "dkt" else vib
 
 
 def model(config: Config) -> Model:
@@ -35,52 +29,117 @@ def model(config: Config) -> Model:
         return repeats.stack([model(replace(config, repeats=1, seed=seed)) for seed in seeds])
     with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator
         torch.manual_seed(config.seed)
-        return _model(config).to(DTYPES[config.precision])
+        phi = backbone(config)
+        built = _bound(config, phi) if config.method in BOUND else _baseline(config, phi)
+        return built.to(DTYPES[config.precision])
 
 
-def _model(config: Config) -> Model:
-    options = config.model
-    backbone, p_y = MLP(1, options.widths, reach=options.reach), likelihood(options)
+def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, ways: int | None = None) -> Model:
+    """The same weights under test-time settings: inner steps, more draws of the weights, other ways, a new head.
+
+    Args:
+        trained: a model built from `config`.
+        config: its own.
+        inner_steps: of the gradient encoders; as in training where None.
+        ways: classes of a task; as in training where None.
+    """
+    options = replace(config.model, weight_samples=config.test.weight_samples)
+    if inner_steps is not None:
+        options = replace(options, inner_steps=inner_steps)
+    tasks = replace(config.tasks, ways=ways or config.tasks.ways)
+    tested = model(replace(config, model=options, tasks=tasks)).to(next(trained.parameters()).device)
+    try:
+        tested.load_state_dict(trained.state_dict())
+    except RuntimeError as error:
+        raise ValueError(
+            f"{config.method} has weights for {config.tasks.ways} ways and cannot be tested with {ways}."
+        ) from error
+    if config.method in TRANSFER:
+        tested = baselines.fine_tuned(tested, tasks.ways)
+    return tested.eval()
+
+
+def _bound(config: Config, phi: Backbone) -> Model:
+    options, p_y = config.model, likelihood(config)
+    descent = Descent(steps=options.inner_steps, rate=options.inner_rate, first_order=options.first_order)
     if config.method == "maml":
-        return methods.maml(backbone, p_y, descent=descent(options))
+        return methods.maml(phi, p_y, descent=descent)
     if config.method == "stochastic-maml":
         return methods.stochastic_maml(
-            backbone,
+            phi,
             p_y,
-            descent=descent(options),
+            descent=descent,
             variance=options.weight_variance,
             separate_prior=options.prior_variance,
             samples=options.weight_samples,
         )
-    k, q = kernel(options, backbone.features), sites(options, backbone.features)
+    k, q = kernel(options, phi.features), sites(options, phi.features)
     if config.method == "gp-vib":
-        return methods.gp_vib(backbone, k, q, p_y)
-    return methods.gp_maml(backbone, k, q, p_y, descent=descent(options), beta=config.train.beta)
+        return methods.gp_vib(phi, k, q, p_y)
+    return methods.gp_maml(phi, k, q, p_y, descent=descent, beta=config.train.beta)
 
 
-def descent(options: ModelConfig) -> Descent:
-    """The gradient encoders' descent."""
-    return Descent(steps=options.inner_steps, rate=options.inner_rate, first_order=options.first_order)
+def _baseline(config: Config, phi: Backbone) -> Model:
+    options, ways = config.model, config.tasks.ways
+    if config.method == "proto-net":
+        return baselines.proto_net(phi, ways)
+    if config.method == "matching-net":
+        context = baselines.FullContext(phi.features) if options.context else None
+        return baselines.matching_net(phi, ways, context=context)
+    if config.method == "relation-net":
+        side = round((phi.features / options.width) ** 0.5)
+        return baselines.relation_net(phi, ways, map_shape=(options.width, side, side), norm=options.norm)
+    if config.method == "dkt":
+        named = {
+            "linear": lambda: baselines.dkt_linear(phi, ways),
+            "cosine": lambda: baselines.dkt_cosine(phi, ways),
+            "bn-cosine": lambda: baselines.dkt_bn_cosine(phi, ways, norm=options.norm),
+        }
+        return _choose("model.kernel", options.kernel, named)()
+    if options.classes < 2:
+        raise ValueError(f"{config.method} needs model.classes, the number of training classes; got {options.classes}.")
+    make = baselines.feature_transfer if config.method == "feature-transfer" else baselines.baseline_pp
+    return make(phi, options.classes)
 
 
-def likelihood(options: ModelConfig) -> Likelihood:
+def backbone(config: Config) -> Backbone:
+    """phi."""
+    options, tasks = config.model, config.tasks
+    conv: Any = {"width": options.width, "norm": options.norm}
+    named = {
+        "mlp": lambda: MLP(1, options.widths, reach=options.reach),
+        "conv4": lambda: Conv4(tasks.channels, tasks.size, extra=options.extra, **conv),
+        "strided-conv4": lambda: StridedConv4(tasks.channels, extra=options.extra, **conv),
+        "resnet12": lambda: ResNet12(tasks.channels, norm=options.norm),
+    }
+    return _choose("model.backbone", options.backbone, named)()
+
+
+def likelihood(config: Config) -> Likelihood:
     """p(y | f)."""
+    options = config.model
     named = {
         "gaussian": lambda: Gaussian(options.noise, floor=options.noise_floor, learn=options.learn_noise),
         "student-t": lambda: StudentT(options.noise, floor=options.noise_floor),
         "poisson": Poisson,
         "bernoulli": Bernoulli,
+        "softmax": lambda: Softmax(config.tasks.ways, samples=options.samples),
     }
-    return _choose("model.likelihood", options.likelihood, named)()  # type: ignore[operator]
+    return _choose("model.likelihood", options.likelihood, named)()
 
 
 def kernel(options: ModelConfig, features: int) -> Kernel:
     """k on features of a given length."""
-    named = {"linear": Linear, "cosine": Cosine, "rbf": RBF, "matern32": Matern32, "matern52": Matern52}
-    if options.kernel == "bn-cosine":
-        return BNCosine(features, bias=options.bias, learn_scale=options.learn_scale)
-    kind = _choose("model.kernel", options.kernel, {**named, "bn-cosine": BNCosine})
-    return kind(bias=options.bias, learn_scale=options.learn_scale)  # type: ignore[operator]
+    shared = {"bias": options.bias, "learn_scale": options.learn_scale}
+    named = {
+        "linear": lambda: Linear(**shared),
+        "cosine": lambda: Cosine(**shared),
+        "bn-cosine": lambda: BNCosine(features, norm=options.norm, **shared),
+        "rbf": lambda: RBF(**shared),
+        "matern32": lambda: Matern32(**shared),
+        "matern52": lambda: Matern52(**shared),
+    }
+    return _choose("model.kernel", options.kernel, named)()
 
 
 def sites(options: ModelConfig, features: int) -> SiteEncoder:
@@ -92,10 +151,10 @@ def sites(options: ModelConfig, features: int) -> SiteEncoder:
         "full": lambda: FullSites(features, **start),
         "general": lambda: GeneralSites(features),
     }
-    return _choose("model.sites", options.sites, named)()  # type: ignore[operator]
+    return _choose("model.sites", options.sites, named)()
 
 
-def _choose(option: str, name: str, known: dict[str, object]) -> object:
+def _choose(option: str, name: str, known: dict[str, Any]) -> Any:
     if name not in known:
         raise ValueError(f"{option} must be one of {', '.join(known)}; got {name!r}.")
     return known[name]

@@ -1,6 +1,7 @@
 """A training's whole state in one file, written atomically: weights, optimiser, random streams, step."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ class Checkpoint(NamedTuple):
 
     config: Config
     step: int
+    best: float
     tensors: dict[str, Tensor]
 
     def part(self, name: str) -> dict[str, Tensor]:
@@ -30,14 +32,20 @@ class Checkpoint(NamedTuple):
 
 
 def save(
-    path: Path, config: Config, step: int, model: Model, optimiser: Optimizer, streams: dict[str, Generator]
+    path: Path,
+    config: Config,
+    step: int,
+    best: float,
+    model: Model,
+    optimiser: Optimizer | None = None,
+    streams: Mapping[str, Generator] | None = None,
 ) -> None:
-    """Writes the state after `step` steps."""
+    """Writes the state after `step` steps: all of it, or the model's alone."""
     tensors = {f"model/{name}": t for name, t in model.state_dict().items()}
-    for index, state in optimiser.state_dict()["state"].items():
+    for index, state in (optimiser.state_dict()["state"] if optimiser else {}).items():
         tensors |= {f"optimiser/{index}/{key}": t for key, t in state.items()}
-    tensors |= {f"streams/{name}": stream.get_state() for name, stream in streams.items()}
-    metadata = {"format": FORMAT, "step": str(step), "config": json.dumps(to_dict(config))}
+    tensors |= {f"streams/{name}": stream.get_state() for name, stream in (streams or {}).items()}
+    metadata = {"format": FORMAT, "step": str(step), "best": repr(best), "config": json.dumps(to_dict(config))}
     write_tensors(path, tensors, metadata)
 
 
@@ -53,7 +61,7 @@ def load(path: Path) -> Checkpoint:
         )
     try:
         config = from_dict(Config, json.loads(metadata["config"]))
-        return Checkpoint(config, int(metadata["step"]), tensors)
+        return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path} has a damaged header: {error}") from error
 

@@ -12,9 +12,9 @@ from rich.markdown import Markdown
 
 from metavib import checkpoint, plots, recipes, records, tables
 from metavib import config as configs
-from metavib import evaluate as evaluation
 from metavib import train as training
 from metavib.config import METHODS, Config
+from metavib.experiments import NAMES, experiment
 from metavib.files import write_json
 from metavib.strict import override
 
@@ -37,7 +37,7 @@ Set = Annotated[
 
 @app.command()
 def train(
-    experiment: Annotated[str, typer.Argument(help=f"One of: {', '.join(recipes.EXPERIMENTS)}.")],
+    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(NAMES)}.")],
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")] = "gp-vib",
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: `runs/EXPERIMENT-METHOD-SEED`.")] = None,
     config: Annotated[Path | None, typer.Option(help="A config file, JSON or TOML, in place of the recipe.")] = None,
@@ -48,7 +48,9 @@ def train(
     shots: Annotated[int | None, typer.Option(help="K, support points of a training task.")] = None,
     kernel: Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")] = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the KL.")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32 or float64.")] = None,
+    root: Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
     quiet: Quiet = False,
     json_: Json = False,
@@ -62,9 +64,10 @@ def train(
     """
     given: dict[str, Any] = {"train.steps": steps, "seed": seed, "repeats": repeats, "tasks.shots": shots}
     given |= {"model.kernel": kernel, "train.beta": beta, "precision": precision}
-    resolved = configs.read(config) if config else recipes.recipe(experiment, method)
+    given |= {"device": device, "tasks.root": None if root is None else str(root)}
+    resolved = configs.read(config) if config else recipes.recipe(name, method, shots=shots)
     resolved = override(resolved, {k: v for k, v in given.items() if v is not None} | _assignments(assign))
-    folder = out or Path("runs") / f"{experiment}-{resolved.method}-{resolved.seed}"
+    folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
     run(resolved, folder, resume=resume, quiet=quiet or json_)
     result = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
     _show(result, json_=json_)
@@ -96,7 +99,7 @@ def evaluate(
         "test.seed": seed,
     }
     resolved = override(saved.config, {k: v for k, v in given.items() if v is not None})
-    _show(evaluation.evaluate(checkpoint.restore_model(saved), resolved, quiet=quiet or json_), json_=json_)
+    _show(experiment(resolved).evaluate(training.selected(run), quiet=quiet or json_), json_=json_)
 
 
 @app.command()
@@ -149,11 +152,12 @@ def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
     """Trains, tests and records a run; does nothing where that is done already."""
     if config.device == "cpu" and config.threads:
         torch.set_num_threads(config.threads)
+    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # convolutions only: the GP algebra stays float32
     training.prepare(config, folder, resume=resume)
     if (folder / "evaluation.json").exists():
         return
     model = training.train(config, folder, resume=True, quiet=quiet)
-    result = evaluation.evaluate(model, config, quiet=quiet)
+    result = experiment(config).evaluate(model, quiet=quiet)
     write_json(folder / "record.json", records.record(config, result, seconds=_seconds(folder)))
     write_json(folder / "evaluation.json", result)
 

@@ -12,8 +12,12 @@ from pathlib import Path
 from metavib.objective import check_beta
 from metavib.strict import from_dict
 
-METHODS = ("gp-vib", "maml", "stochastic-maml", "gp-maml")
-PRECISIONS = ("float32", "float64", "tf32", "bf16")
+BOUND = ("gp-vib", "maml", "stochastic-maml", "gp-maml")
+TRANSFER = ("feature-transfer", "baseline++")
+BASELINES = (*TRANSFER, "matching-net", "proto-net", "relation-net", "dkt")
+METHODS = (*BOUND, *BASELINES)
+DIRAC = ("maml", *BASELINES)
+PRECISIONS = ("float32", "tf32", "float64")
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,11 @@ class TasksConfig:
         queries: query points of a task (of a class).
         min_shots: where set, tasks are ragged: a number of support points each, uniform in [min_shots, shots].
         kernel, lengthscale, noise: of the process that `gaussian` tasks are drawn from.
+        ways: N, classes of a task, in classification.
+        channels, size: of an image as the network sees it.
+        augment: random crops, colours and flips of training images (random motions in Augmented Omniglot).
+        rotations: 90 degree rotations as classes of their own (Omniglot to EMNIST; Omniglot always has them).
+        root: folder of the dataset; None: `$METAVIB_DATA`, else `data`.
     """
 
     name: str = "sinusoid"
@@ -35,6 +44,12 @@ class TasksConfig:
     kernel: str = "rbf"
     lengthscale: float = 0.5
     noise: float = 0.01
+    ways: int = 5
+    channels: int = 1
+    size: int = 28
+    augment: bool = False
+    rotations: bool = False
+    root: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,11 @@ class ModelConfig:
     """Prior, encoder and likelihood.
 
     Args:
+        backbone: mlp, conv4, strided-conv4 or resnet12.
+        width, extra: channels of a convolutional network, and its extra convolutions after each layer.
+        norm: the batch-norm encoding: running, transductive or support+point; none for no batch-norm.
+        classes: training classes, all of which feature-transfer and baseline++ learn to tell apart.
+        context: full-context embeddings in matching-net.
         widths: hidden units of the MLP; the last layer is phi.
         reach: half-width of the inputs' range, over which the MLP's first layer is spread at the start.
         kernel: linear, cosine, bn-cosine, rbf, matern32 or matern52.
@@ -58,6 +78,12 @@ class ModelConfig:
         weight_samples: weights drawn a task and step in stochastic MAML.
     """
 
+    backbone: str = "mlp"
+    width: int = 64
+    extra: int = 0
+    norm: str = "running"
+    classes: int = 0
+    context: bool = False
     widths: tuple[int, ...] = (40, 40)
     reach: float | None = None
     kernel: str = "linear"
@@ -88,9 +114,12 @@ class TrainConfig:
         tasks: tasks a step.
         beta: weight of the KL.
         lr: Adam's learning rate.
+        scale_lr: that of the kernel's out-scale v, where it has one of its own.
+        site_lr: that of the encoder's own parameters, where they have one of their own.
         schedule: constant, or cosine (to zero at the last step).
         validate_every: steps between validations; 0: never.
         validation_tasks: how many tasks, always the same ones.
+        select: which model is tested: the last, or the best on validation.
         save_every: steps between checkpoints.
         log_every: steps between lines of the metrics.
     """
@@ -99,9 +128,12 @@ class TrainConfig:
     tasks: int = 5
     beta: float = 1.0
     lr: float = 1e-3
+    scale_lr: float | None = None
+    site_lr: float | None = None
     schedule: str = "constant"
     validate_every: int = 5_000
     validation_tasks: int = 200
+    select: str = "last"
     save_every: int = 5_000
     log_every: int = 500
 
@@ -111,21 +143,25 @@ class TestConfig:
     """Meta-testing, on tasks that depend on `seed` and the sizes alone, the same for every method.
 
     Args:
-        shots: support sizes.
+        shots: support sizes (of a class, in classification); empty: as in training.
+        ways: classes of a task; 0: as in training.
         tasks: how many tasks of each size.
-        queries: query points of a task.
+        queries: query points of a task (of a class).
         inner_steps: gradient steps at test; empty: as in training.
         weight_samples: weights drawn by stochastic MAML.
+        temperature: report class probabilities also under a temperature fitted on validation.
         seed: of the test tasks.
     """
 
     __test__ = False  # no test class, whatever pytest thinks of its name
 
     shots: tuple[int, ...] = (5, 10, 20)
+    ways: int = 0
     tasks: int = 1000
     queries: int = 100
     inner_steps: tuple[int, ...] = ()
     weight_samples: int = 20
+    temperature: bool = False
     seed: int = 0
 
 
@@ -138,7 +174,7 @@ class Config:
         seed: of weights and training tasks.
         repeats: independent trainings side by side, each with weights and tasks of its own.
         device: cpu or cuda.
-        precision: float32 or float64.
+        precision: float32, tf32 (float32 with TensorFloat-32 products on a GPU) or float64.
         threads: of PyTorch on a CPU; 0 leaves its own choice. Small networks are fastest with one.
         tasks, model, train, test: the sections.
     """
@@ -164,11 +200,15 @@ class Config:
         for name in ("steps", "tasks", "validation_tasks", "save_every", "log_every"):
             if getattr(self.train, name) < 1:
                 raise ValueError(f"train.{name} must be at least 1; got {getattr(self.train, name)}.")
+        if self.train.select not in ("last", "best"):
+            raise ValueError(f"train.select must be last or best; got {self.train.select!r}.")
+        if self.train.select == "best" and not self.train.validate_every:
+            raise ValueError("train.select = best needs validations: set train.validate_every above 0.")
         if not self.train.lr > 0:
             raise ValueError(f"train.lr must be positive; got {self.train.lr}.")
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
-        check_beta(self.train.beta, dirac=self.method == "maml")
+        check_beta(self.train.beta, dirac=self.method in DIRAC)
 
 
 def read(path: Path) -> Config:

@@ -8,7 +8,6 @@ from metavib.likelihoods import Likelihood
 from metavib.marginals import Marginals
 from metavib.noise import Noise
 from metavib.posteriors.encoding import Encoding
-from metavib.priors import Prior
 from metavib.tasks.task import Examples, Task
 
 
@@ -16,12 +15,12 @@ class Model(nn.Module):
     """p(Z), q(Z | D_t) and p(y | f): all that a method is.
 
     Args:
-        prior: owns the network's weights and the kernel.
+        prior: owns the network's weights and the kernel; of the kind the encoder expects.
         encoder: owns what turns a support set into a posterior.
         likelihood: owns the noise.
     """
 
-    def __init__(self, prior: Prior, encoder: Encoder, likelihood: Likelihood) -> None:
+    def __init__(self, prior: nn.Module, encoder: Encoder, likelihood: Likelihood) -> None:
         super().__init__()
         self.prior, self.encoder, self.likelihood = prior, encoder, likelihood
 

@@ -5,7 +5,7 @@ $$F = E_{q(Z \mid D_t)}[\log p(D_v \mid Z)] - \beta\, KL[q(Z \mid D_t) \,\|\, p(
 Every method is this one function of a model (prior, encoder, likelihood).
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +35,12 @@ class Encodes(Protocol):
     def dirac(self) -> bool: ...  # noqa: D102
 
     def encode(self, support: Examples, query: Points, noise: Noise = None) -> Encoding: ...  # noqa: D102
+
+
+class Objective(Protocol):
+    """What a training maximises; `vib` is the one, baselines that are no instance of it bring their own."""
+
+    def __call__(self, model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound: ...  # noqa: D102
 
 
 def vib(model: Encodes, task: Task, *, beta: float, noise: Noise = None) -> Bound:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metavib import build
 from metavib.config import Config
-from metavib.evaluate import at_test
+from metavib.experiments.regression import source
 from metavib.files import write_atomically
 from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
@@ -44,7 +44,7 @@ def predictions(model: Model, config: Config, *, seed: int = 1, shots: tuple[int
     The support points of a panel are those of the panel before and more.
     """
     grid, values, support = _curve(config, seed)
-    model = at_test(model, config, inner_steps=config.model.inner_steps)
+    model = build.at_test(model, config)
     assert isinstance(model.likelihood, RealLikelihood)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 5))
@@ -117,7 +117,7 @@ def beta_curve(records: dict[str, Any]) -> Figure:
 def _curve(config: Config, seed: int) -> tuple[Tensor, Tensor, Examples]:
     """A task's values at many sorted points, and support points of it."""
     dense = replace(config.tasks, shots=max(FIGURE_SHOTS), min_shots=None, queries=400)
-    task = build.source(dense).sample((), seeded(seed, PLOT))
+    task = source(dense).sample((), seeded(seed, PLOT))
     order = task.query.x[:, 0].argsort()
     return task.query.x[order, 0], task.query.y[order], task.support
 

@@ -46,11 +46,11 @@ class WeightPrior(nn.Module):
         super().__init__()
         self.network = Network(Headed(backbone, outputs))
         self.variances = None if variance is None else Variances(self.network, variance)
-        self.pointwise = backbone.pointwise
 
     def inputs(self, support: Examples, query: Points) -> Inputs:
         """What the network must be shown to predict the query: the support too, unless it treats points one by one."""
-        return Inputs(query.x, query.mask, 0) if self.pointwise else join(support, query)
+        headed: Headed = self.network.body  # type: ignore[assignment]
+        return Inputs(query.x, query.mask, 0) if headed.backbone.pointwise else join(support, query)
 
     def decode(self, psi: Weights, inputs: Inputs) -> Tensor:
         r"""$f(x; \psi)$ at the query points, `(..., v, c)`."""
@@ -68,6 +68,3 @@ class Headed(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """Outputs `(..., p, c)`."""
         return self.head(self.backbone(inputs))
-
-
-Prior = FunctionPrior | WeightPrior

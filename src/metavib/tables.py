@@ -26,14 +26,55 @@ def plus_minus(metric: dict[str, Any], digits: int = 3) -> str:
 
 def evaluation(result: dict[str, Any]) -> str:
     """The test of one run, a row for each number of shots and inner steps."""
+    return classification(result) if "episodes" in result["rows"][0] else regression(result)
+
+
+def regression(result: dict[str, Any]) -> str:
+    """Errors, log densities and coverage."""
     names = list(result["rows"][0]["metrics"])
-    header = ["shots K"] + ["inner steps"] * ("inner_steps" in result["rows"][0]) + [_title(n) for n in names]
     rows = []
     for row in result["rows"]:
-        head = [str(row[key]) for key in ("shots", "inner_steps") if key in row]
-        rows.append(head + [plus_minus(row["metrics"][n], 4 if n == "mse" else 3) for n in names])
+        rows.append(_sizes(row) + [plus_minus(row["metrics"][n], 4 if n == "mse" else 3) for n in names])
     over = f"{result['repeats']} trainings" if result["repeats"] > 1 else "test tasks"
-    return markdown(header, rows) + f"\n\n± is the 95% interval over {over}."
+    return markdown(_heads(result["rows"][0]) + [_title(n) for n in names], rows) + (
+        f"\n\n± is the 95% interval over {over}."
+    )
+
+
+def classification(result: dict[str, Any]) -> str:
+    """Accuracies in per cent, NLL, Brier score and ECE."""
+    rows = []
+    for row in result["rows"]:
+        for kind in ("metrics", "tempered_metrics"):
+            if kind in row:
+                label = "" if kind == "metrics" else f"T = {row['temperature']:.2f}"
+                rows.append([*_sizes(row), *_class_cells(row[kind]), label])
+    header = [*_heads(result["rows"][0]), "accuracy %", "NLL", "Brier", "ECE %", "temperature"]
+    if not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    episodes = result["rows"][0]["episodes"]
+    return markdown(header, rows) + f"\n\n± is the 95% interval over {episodes} test episodes of this one training."
+
+
+def _class_cells(found: dict[str, Any]) -> list[str]:
+    accuracy, nll, brier = (found[name] for name in ("accuracy", "nll", "brier"))
+    return [
+        f"{100 * accuracy['mean']:.2f} ± {100 * accuracy['episode_ci95']:.2f}",
+        f"{nll['mean']:.3f} ± {nll['episode_ci95']:.3f}",
+        f"{brier['mean']:.3f} ± {brier['episode_ci95']:.3f}",
+        f"{100 * found['ece']:.2f}",
+    ]
+
+
+_SIZES = {"ways": "ways N", "shots": "shots K", "inner_steps": "inner steps"}
+
+
+def _heads(row: dict[str, Any]) -> list[str]:
+    return [title for key, title in _SIZES.items() if key in row]
+
+
+def _sizes(row: dict[str, Any]) -> list[str]:
+    return [str(row[key]) for key in _SIZES if key in row]
 
 
 def table_1(records: dict[str, Any]) -> str:

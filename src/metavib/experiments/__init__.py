@@ -1,0 +1,29 @@
+"""Tasks to train on, and how models are validated and tested on them."""
+
+from metavib.config import Config
+from metavib.experiments.experiment import Experiment as Experiment
+from metavib.experiments.regression import Regression as Regression
+
+REGRESSION = ("sinusoid", "gaussian")
+CLASSIFICATION = (
+    "glyphs",
+    "omniglot-emnist",
+    "omniglot",
+    "augmented-omniglot",
+    "mini-imagenet",
+    "cub",
+    "mini-imagenet-cub",
+    "images",
+)
+NAMES = (*REGRESSION, *CLASSIFICATION)
+
+
+def experiment(config: Config) -> Experiment:
+    """The experiment of a config."""
+    if config.tasks.name in REGRESSION:
+        return Regression(config)
+    if config.tasks.name in CLASSIFICATION:
+        from metavib.experiments.classification import Classification  # images are read only where they are needed
+
+        return Classification(config)
+    raise ValueError(f"tasks.name must be one of {', '.join(NAMES)}; got {config.tasks.name!r}.")

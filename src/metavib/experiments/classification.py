@@ -1,0 +1,196 @@
+"""Few-shot classification: N-way K-shot episodes from labelled images, and the protocol around them.
+
+Accuracy, NLL and Brier score are means over test episodes with their 95% interval over episodes; ECE pools all test
+points. None of these is a spread over trainings: that one is a standard deviation over several runs, and only
+`metavib.tables` makes it, from their records.
+"""
+
+from collections.abc import Iterable
+from typing import Any, final
+
+import torch
+from torch import Generator, Tensor
+
+from metavib import build, metrics
+from metavib.augment import (
+    CentreCrop,
+    ColourJitter,
+    Compose,
+    Normalise,
+    RandomAffine,
+    RandomFlip,
+    RandomResizedCrop,
+    Transform,
+)
+from metavib.baselines import AllWay
+from metavib.config import TRANSFER, Config, TasksConfig
+from metavib.data import Labelled, Splits, experiments
+from metavib.data.folder import folder_splits
+from metavib.data.glyphs import glyphs
+from metavib.experiments.experiment import TEST, VALIDATION, Experiment
+from metavib.likelihoods import ClassLikelihood
+from metavib.model import Model
+from metavib.noise import seeded
+from metavib.progress import bar
+from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
+from metavib.tasks.source import TaskSource
+from metavib.tasks.task import Task
+
+CHUNK = 25  # episodes at once
+
+
+@final
+class Classification(Experiment):
+    """Episodes of one of the image datasets.
+
+    Args:
+        config: of the run.
+        splits: the data, where it is at hand; read from disk otherwise.
+    """
+
+    def __init__(self, config: Config, splits: Splits | None = None) -> None:
+        if config.repeats > 1:
+            raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
+        if not isinstance(build.likelihood(config), ClassLikelihood) and config.method in ("gp-vib", "gp-maml"):
+            raise ValueError(f"classification needs a likelihood of classes; got {config.model.likelihood!r}.")
+        self.config, self.dtype = config, build.DTYPES[config.precision]
+        self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
+        self.source = self._training()
+        self._validation: list[Task] | None = None
+
+    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+        """Training episodes (mini-batches of all classes, in the methods that transfer)."""
+        return self.source.sample(shape, generator).to(self.dtype)
+
+    def validate(self, model: Model) -> dict[str, float]:
+        """Accuracy and NLL on the validation episodes, always the same ones."""
+        p, y, mask = self._predict(self._at_validation(model), self._validation_tasks())
+        model.train()
+        accuracy = float(metrics.accuracy(p, y, mask).mean())
+        return {"accuracy": accuracy, "nll": float(metrics.nll(p, y, mask).mean()), "score": accuracy}
+
+    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
+        """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
+        config, test = self.config, self.config.test
+        ways = test.ways or config.tasks.ways
+        rows = []
+        for shots in test.shots or (config.tasks.shots,):
+            source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
+            for inner in test.inner_steps or (None,):
+                tested = build.at_test(model, config, inner_steps=inner, ways=ways)
+                episodes = fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=CHUNK)
+                with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
+                    p, y, mask = self._predict(tested, episodes, advance)
+                row: dict[str, Any] = {
+                    "ways": ways,
+                    "shots": shots,
+                    "episodes": test.tasks,
+                    "metrics": report(p, y, mask),
+                }
+                if test.temperature:
+                    temperature = metrics.fit_temperature(*self._predict(tested, self._validation_tasks()))
+                    tempered = report(metrics.tempered(p, temperature), y, mask)
+                    row |= {"temperature": temperature, "tempered_metrics": tempered}
+                rows.append(row if inner is None else {**row, "inner_steps": inner})
+        return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
+
+    def _training(self) -> TaskSource:
+        tasks, data = self.config.tasks, self.splits.train
+        transform = training_transform(tasks)
+        if self.config.method in TRANSFER:
+            if data.classes != self.config.model.classes:
+                raise ValueError(
+                    f"model.classes must be the {data.classes} training classes; got {self.config.model.classes}."
+                )
+            return AllWay(data, batch_size=tasks.queries, transform=transform)
+        return self._episodes(data, ways=tasks.ways, shots=tasks.shots, queries=tasks.queries, transform=transform)
+
+    def _episodes(
+        self, data: Labelled, *, ways: int, shots: int, queries: int, transform: Transform | None = None
+    ) -> TaskSource:
+        transform = transform or evaluation_transform(self.config.tasks)
+        if self.config.tasks.name == "augmented-omniglot":
+            return AlphabetEpisodes(data, ways=ways, shots=shots, queries=queries, transform=transform)
+        return Episodes(
+            data, ways=ways, shots=shots, queries=queries, min_shots=self.config.tasks.min_shots, transform=transform
+        )
+
+    def _validation_tasks(self) -> list[Task]:
+        if self._validation is None:
+            tasks, count = self.config.tasks, self.config.train.validation_tasks
+            queries = self.config.test.queries if self.config.method in TRANSFER else tasks.queries
+            source = self._episodes(self.splits.validation, ways=tasks.ways, shots=tasks.shots, queries=queries)
+            self._validation = list(fixed(source, count=count, seed=_seed(VALIDATION, 0), batch=CHUNK))
+        return self._validation
+
+    def _at_validation(self, model: Model) -> Model:
+        return build.at_test(model, self.config) if self.config.method in TRANSFER else model.eval()
+
+    @torch.no_grad()
+    def _predict(self, model: Model, episodes: Iterable[Task], advance: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities, labels and masks of all query points, `(episodes, v, ...)`."""
+        likelihood = model.likelihood
+        assert isinstance(likelihood, ClassLikelihood)
+        noise = seeded(TEST, device=self.config.device)
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        done = 0
+        for tasks in episodes:
+            p = likelihood.predict(model(tasks.to(self.dtype), noise), noise)
+            parts.append((p, tasks.query.y, tasks.query.mask))
+            done += tasks.batch_shape[0]
+            if advance:
+                advance(done)
+        p, y, mask = (torch.cat(column) for column in zip(*parts, strict=True))
+        return p, y, mask
+
+
+def report(p: Tensor, y: Tensor, mask: Tensor) -> dict[str, Any]:
+    """Accuracy, NLL and Brier score with their intervals over episodes, ECE and the reliability curve."""
+    curve = metrics.reliability(p, y, mask)
+    return {
+        "accuracy": metrics.over_episodes(metrics.accuracy(p, y, mask))._asdict(),
+        "nll": metrics.over_episodes(metrics.nll(p, y, mask))._asdict(),
+        "brier": metrics.over_episodes(metrics.brier(p, y, mask))._asdict(),
+        "ece": curve.ece,
+        "reliability": {
+            "confidence": [None if c != c else c for c in curve.confidence.tolist()],
+            "accuracy": [None if a != a else a for a in curve.accuracy.tolist()],
+            "points": curve.points.tolist(),
+        },
+    }
+
+
+def load(tasks: TasksConfig) -> Splits:
+    """The images of an experiment, split by class."""
+    if tasks.name == "glyphs":
+        return glyphs()
+    if tasks.name == "images":
+        if tasks.root is None:
+            raise ValueError("images needs the folder of class folders: pass --root DIR.")
+        return folder_splits(tasks.root, size=_stored(tasks), channels=tasks.channels, minimum=tasks.ways)
+    if tasks.name == "omniglot-emnist":
+        return experiments.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
+    return experiments.splits(tasks.name, root=tasks.root)
+
+
+def evaluation_transform(tasks: TasksConfig) -> Transform:
+    """The centre of each image, normalised as the literature does: by ImageNet's mean and SD, whatever the images."""
+    return Compose((CentreCrop(tasks.size), Normalise()))
+
+
+def training_transform(tasks: TasksConfig) -> Transform:
+    """The same without augmentation; random crops, colours and flips (random motions of characters) with it."""
+    if not tasks.augment:
+        return evaluation_transform(tasks)
+    if tasks.channels == 1:
+        return Compose((CentreCrop(tasks.size), RandomAffine(), Normalise()))
+    return Compose((RandomResizedCrop(tasks.size), ColourJitter(), RandomFlip(), Normalise()))
+
+
+def _stored(tasks: TasksConfig) -> int:
+    """Side of an image on disk: 1.15 times what the network sees, as the literature crops."""
+    return int(tasks.size * 1.15)
+
+
+def _seed(stream: int, seed: int) -> int:
+    return 1000 * stream + seed
