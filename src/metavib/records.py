@@ -41,13 +41,13 @@ def machine(device: str) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the code, marked where the working tree differs; None outside a checkout."""
+    """The commit of the code, marked where the working tree differs; `$METAVIB_COMMIT` outside a checkout."""
     root = Path(__file__).parent
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
         changed = subprocess.run(["git", "status", "--porcelain", "--", "."], cwd=root, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("METAVIB_COMMIT")
     return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
 
 
