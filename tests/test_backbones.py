@@ -184,6 +184,16 @@ def test_bfloat16_autocast_is_near_float32(name: str, norm: str) -> None:
     assert float((phi.float() - exact).detach().norm() / exact.detach().norm()) < 0.15
 
 
+@pytest.mark.parametrize(("name", "norm"), ALL)
+def test_nothing_depends_on_values_but_values(name: str, norm: str) -> None:
+    """On the meta device, where there are none to look at: so the host need never wait for an accelerator."""
+    network = build(name, norm).to("meta")
+    inputs = images(2, 5)
+    phi = network(Inputs(inputs.x.to("meta"), inputs.mask.to("meta"), inputs.n))
+    phi.sum().backward()
+    assert phi.is_meta and phi.shape == (2, 5, network.features)
+
+
 # --- one encoding, a whole network ------------------------------------------------------------------------------------
 
 

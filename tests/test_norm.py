@@ -217,6 +217,21 @@ def test_first_and_second_derivatives_are_those_of_finite_differences(
     assert torch.autograd.gradgradcheck(normalise, arguments)
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_formula_for_compilers_is_the_same(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, x = make(encoding), draw(5, 3, 2, 2).requires_grad_()
+    weights = draw(5, 3, 2, 2, seed=4)
+
+    def outcome() -> tuple[Tensor, Tensor]:
+        y = norm(x, full(x, 0, 2))
+        (gradient,) = torch.autograd.grad((y * weights).square().sum(), x)
+        return y, gradient
+
+    lean = outcome()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(outcome(), lean)
+
+
 def test_running_averages_learn_outside_transforms_only() -> None:
     """The inner steps of a gradient encoder run inside `torch.func.grad`; only its final pass counts."""
     norm = make("running")

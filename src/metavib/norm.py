@@ -89,7 +89,7 @@ class TaskNorm(nn.Module):
         if self.encoding == "support+point":
             return _support_and_point(each, weights, inputs.n)
         together = _pool(each, weights)
-        # A tensor inside a transform must not leave it, and in-place updates of a buffer would be that.
+        # No tensor may leave a transform, and to write into a buffer is to leave it.
         if self.encoding == "running" and not torch._C._are_functorch_transforms_active():
             with torch.no_grad():
                 self._learn(together, weights.sum(-2) * prod(x.shape[x.ndim - positions :]))
@@ -114,8 +114,8 @@ def _pool(each: Moments, weights: Tensor) -> Moments:
 def _support_and_point(each: Moments, weights: Tensor, n: int) -> Moments:
     r"""Moments that each point is normalised by, `(..., p, channels)`.
 
-    For a support of N points with mean $\mu_t$ and variance $v_t$, and a query point of mean $m$ and variance $v$,
-    $$\mu = \mu_t + \frac{m - \mu_t}{N+1}, \qquad \frac{N v_t + v}{N+1} + \frac{N (m - \mu_t)^2}{(N+1)^2}.$$
+    For a support of N points with mean $\mu_t$ and variance $v_t$, and a query point with mean $m_i$ and variance $v_i$,
+    $$\mu = \mu_t + \frac{m_i - \mu_t}{N+1}, \qquad v = \frac{N v_t + v_i}{N+1} + \frac{N (m_i - \mu_t)^2}{(N+1)^2}.$$
     """
     support, query = (Moments(each.mean[..., s, :], each.var[..., s, :]) for s in (slice(n), slice(n, None)))
     weights = weights[..., :n, :]
