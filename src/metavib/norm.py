@@ -114,7 +114,7 @@ def _pool(each: Moments, weights: Tensor) -> Moments:
 def _support_and_point(each: Moments, weights: Tensor, n: int) -> Moments:
     r"""Moments that each point is normalised by, `(..., p, channels)`.
 
-    For a support of N points with mean $\mu_t$ and variance $v_t$, and a query point with mean $m_i$ and variance $v_i$,
+    For N support points with mean $\mu_t$ and variance $v_t$, and a query point with mean $m_i$ and variance $v_i$,
     $$\mu = \mu_t + \frac{m_i - \mu_t}{N+1}, \qquad v = \frac{N v_t + v_i}{N+1} + \frac{N (m_i - \mu_t)^2}{(N+1)^2}.$$
     """
     support, query = (Moments(each.mean[..., s, :], each.var[..., s, :]) for s in (slice(n), slice(n, None)))
