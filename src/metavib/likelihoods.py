@@ -236,7 +236,8 @@ class Poisson(RealLikelihood):
     def cdf(self, f: Tensor, y: Tensor) -> Tensor:
         r"""$\Gamma(y + 1, e^f) / \Gamma(y + 1)$."""
         rate = f.squeeze(-1).exp()
-        return torch.special.gammaincc((y.to(f.dtype).floor() + 1).expand_as(rate), rate)
+        count = y.to(f.dtype).floor()
+        return torch.where(count < 0, 0.0, torch.special.gammaincc(count.clamp(min=0).expand_as(rate) + 1, rate))
 
 
 class Bernoulli(ClassLikelihood):
