@@ -121,15 +121,13 @@ def kl_weights(Z: Array, m: Array, s: Array) -> float:
 # Likelihoods --------------------------------------------------------------------------------------------------------
 
 
-def integral(g: Callable[[float], float], mean: float, var: float) -> float:
-    """E[g(f)] for f ~ N(mean, var), by adaptive quadrature over twelve standard deviations either side."""
+def integral(g: Callable[[Array], Array], mean: float, var: float) -> float:
+    """E[g(f)] for f ~ N(mean, var), by Simpson's rule on 8001 points over twelve standard deviations either side."""
     sd = np.sqrt(var)
-    if sd == 0:
-        return g(mean)
-    points = np.linspace(mean - 12 * sd, mean + 12 * sd, 49)
-    density = stats.norm(mean, sd).pdf
-    pieces = zip(points[:-1], points[1:], strict=True)
-    return sum(integrate.quad(lambda f: g(f) * density(f), a, b, epsabs=1e-13, epsrel=1e-11)[0] for a, b in pieces)
+    if sd < 1e-150:
+        return float(g(np.array([mean]))[0])
+    f = np.linspace(mean - 12 * sd, mean + 12 * sd, 8001)
+    return float(integrate.simpson(g(f) * stats.norm(mean, sd).pdf(f), x=f))
 
 
 def integral_2d(g: Callable[[Array], float], mean: Array, var: Array, nodes: int = 80) -> float:
