@@ -43,15 +43,25 @@ def override(config: T, assignments: dict[str, Any]) -> T:
             node = node.get(parent)  # type: ignore[assignment]
             if not isinstance(node, dict):
                 raise ValueError(f"unknown option {dotted!r}: there is no section {parent!r}.")
-        node[last] = _parse(value) if isinstance(value, str) else value
+        node[last] = _parse(value, _options(type(config), dotted)) if isinstance(value, str) else value
     return from_dict(type(config), values)
 
 
-def _parse(text: str) -> Any:
+def _options(cls: Any, dotted: str) -> tuple[Any, ...]:
+    """The types a field may have; none where there is no such field."""
+    for name in dotted.split("."):
+        cls = get_type_hints(cls).get(name) if dataclasses.is_dataclass(cls) else None
+    return get_args(cls) or (cls,)
+
+
+def _parse(text: str, options: tuple[Any, ...]) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
-        return None if text.lower() == "none" else text
+        value = None if text.lower() == "none" else text
+    # Where a string is wanted, a folder called 2024 is no number, and batch-norm called none is a name.
+    fits = value is None and type(None) in options
+    return text if str in options and not isinstance(value, str) and not fits else value
 
 
 def _convert(hint: Any, value: Any, path: str) -> Any:
