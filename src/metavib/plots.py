@@ -79,7 +79,7 @@ def learning_curve(lines: list[dict[str, Any]], title: str) -> Figure:
         left.plot(steps, [line["value"] for line in lines], color=MEAN, lw=1)
         left.set_title("bound F, mean over tasks")
         middle.plot(steps, [-line["fit"] for line in lines], color=INK, lw=1, label="− fit")
-        if all(line["rate"] < float("inf") for line in lines):
+        if all(line["rate"] is not None for line in lines):  # a Dirac encoder has none
             middle.plot(steps, [line["rate"] for line in lines], color=MEAN, lw=1, label="rate (KL)")
         middle.set_yscale("symlog", linthresh=1)
         middle.set_title("its terms")

@@ -15,9 +15,9 @@ and random streams, and nothing else decides.
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from math import cos, inf, pi
+from math import cos, inf, isfinite, pi
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ import torch
 
 from metavib import build, checkpoint
 from metavib.capture import replayed
-from metavib.config import Config
+from metavib.config import Config, read
 from metavib.experiments import experiment
-from metavib.files import read_json, write_atomically, write_json
+from metavib.files import write_atomically, write_json
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.objective import Bound
@@ -35,7 +35,7 @@ from metavib.progress import bar
 from metavib.strict import to_dict
 
 TRAIN = 10  # name of the random stream, apart from those of validation and test by construction
-LAST, BEST = "last.safetensors", "best.safetensors"
+CONFIG, LAST, BEST = "config.json", "last.safetensors", "best.safetensors"
 
 
 class Interrupted(Exception):
@@ -55,13 +55,17 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
         Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
     """
     prepare(config, folder, resume=resume)
+    # Whatever a config can be refused for is refused here, before there is a file.
     options, objective, world = config.train, build.objective(config), experiment(config)
     model = build.model(config).to(config.device).train()
     optimiser = adam(model, config)
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}
+    write_json(folder / CONFIG, to_dict(config))
     start, best = 0, -inf
     if (folder / LAST).exists():
         saved = checkpoint.load(folder / LAST)
+        if saved.config != config:
+            raise ValueError(f"{folder / LAST} is of a run with another config than {folder / CONFIG}.")
         model.load_state_dict(checkpoint.restore_model(saved).state_dict())
         checkpoint.restore_training(saved, optimiser, streams)
         start, best = saved.step, saved.best
@@ -83,24 +87,26 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
     with bar("training", options.steps, start=start, show=not quiet) as advance, _stoppable() as asked_to_stop:
         for step in range(start + 1, options.steps + 1):
             _set_rates(optimiser, _decay(options.schedule, (step - 1) / options.steps))
-            bound = take_step()
+            bound = Bound(*take_step())
             last = step == options.steps
+            saving = step % options.save_every == 0 or last or asked_to_stop()
             validating = options.validate_every and (step % options.validate_every == 0 or last)
             if step % options.log_every == 0 or validating or last:
                 line: dict[str, Any] = {"step": step, "seconds": round(spent + time.monotonic() - clock, 3)}
-                line |= {name: float(term.mean()) for name, term in zip(Bound._fields, bound, strict=True)}
-                _check_finite(line, folder)
+                line |= {name: _number(term) for name, term in zip(Bound._fields, bound, strict=True)}
+                _check_finite((bound.value,), step, folder)
                 if validating:
                     line["validation"] = world.validate(model)
                     if line["validation"]["score"] > best:
                         best = line["validation"]["score"]
                         checkpoint.save(folder / BEST, config, step, best, model)
                 with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                    file.write(json.dumps(line, allow_nan=False) + "\n")
                 advance(step, f"bound {line['value']:.3f}" + f", best {best:.4f}" * (best > -inf))
-            if step % options.save_every == 0 or last or asked_to_stop():
+            if saving:
+                _check_finite((bound.value, *model.parameters()), step, folder)
                 checkpoint.save(folder / LAST, config, step, best, model, optimiser, streams)
-                if asked_to_stop() and not last:
+                if not last and asked_to_stop():
                     raise Interrupted(f"stopped after {step} of {options.steps} steps; continue with --resume.")
     return selected(folder)
 
@@ -143,28 +149,35 @@ def _set_rates(optimiser: torch.optim.Adam, factor: float) -> None:
 
 
 def prepare(config: Config, folder: Path, *, resume: bool) -> None:
-    """Makes or checks the run folder before any work is done."""
-    existing = folder / "config.json"
-    if existing.exists():
+    """Refuses a folder that holds something else, before any work is done; writes nothing."""
+    if (folder / CONFIG).exists():
         if not resume:
             raise FileExistsError(f"{folder} holds a run already; pass --resume to go on, or name another folder.")
-        if read_json(existing) != to_dict(config):
+        if read(folder / CONFIG) != config:
             raise ValueError(f"{folder} holds a run with another config; resume it without changing options.")
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(not entry.name.startswith(f".{CONFIG}") for entry in folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is no run; name a new folder.")
-    write_json(existing, to_dict(config))
 
 
 def _decay(schedule: str, progress: float) -> float:
     return 0.5 * (1 + cos(pi * progress)) if schedule == "cosine" else 1.0
 
 
-def _check_finite(line: dict[str, Any], folder: Path) -> None:
-    if not line["fit"] - line["fit"] == 0:
-        raise FloatingPointError(
-            f"the bound became {line['fit']} by step {line['step']}; the last good state is in {folder / LAST}. "
-            "Lower train.lr or model.inner_rate, or use --precision float64."
-        )
+def _number(term: torch.Tensor) -> float | None:
+    """A mean as JSON holds it: the infinite KL of a Dirac encoder is no number there."""
+    mean = float(term.mean())
+    return mean if isfinite(mean) else None
+
+
+def _check_finite(tensors: Iterable[torch.Tensor], step: int, folder: Path) -> None:
+    """Stops a training that has diverged before its state replaces the last good one."""
+    if all(bool(t.isfinite().all()) for t in tensors):
+        return
+    last = f"the last good state is in {folder / LAST}" if (folder / LAST).exists() else "nothing was saved yet"
+    raise FloatingPointError(
+        f"the bound or the weights became infinite or NaN by step {step}; {last}. "
+        "Lower train.lr or model.inner_rate, or use --precision float64."
+    )
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -173,7 +186,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    try:
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{folder / 'metrics.jsonl'} is damaged: a line is not JSON ({error}).") from error
 
 
 def _keep_until(folder: Path, step: int) -> float:
