@@ -84,11 +84,18 @@ def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model
 
 
 def restore_training(checkpoint: Checkpoint, optimiser: Optimizer, streams: dict[str, Generator]) -> None:
-    """Puts optimiser and random streams back as they were."""
+    """Puts optimiser and random streams back as they were; a checkpoint of the model alone is refused."""
     moments: dict[int, dict[str, Tensor]] = {}
     for key, t in checkpoint.part("optimiser").items():
         index, _, name = key.partition("/")
         moments.setdefault(int(index), {})[name] = t
+    states = checkpoint.part("streams")
+    if not moments or states.keys() != streams.keys():
+        raise ValueError("the checkpoint holds no whole training state (optimiser, random streams) to go on from.")
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for place, state in moments.items():
+        if place >= len(parameters) or any(t.ndim and t.shape != parameters[place].shape for t in state.values()):
+            raise ValueError(f"the checkpoint's optimiser state {place} does not fit the model.")
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
-    for name, state in checkpoint.part("streams").items():
-        streams[name].set_state(state.to(torch.uint8))
+    for name, stream in streams.items():
+        stream.set_state(states[name].to(torch.uint8))

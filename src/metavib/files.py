@@ -48,7 +48,14 @@ def read_json(path: Path) -> Any:
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Tensors and strings as a safetensors file, atomically."""
     whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    write_atomically(path, lambda p: save_file(whole, p, metadata=metadata))
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(whole, temporary, metadata=metadata)
+        except SafetensorError as error:  # a full disk, say, in their words
+            raise OSError(f"{path} could not be written: {error}.") from error
+
+    write_atomically(path, write)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
