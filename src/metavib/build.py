@@ -74,6 +74,13 @@ def _bound(config: Config, phi: Backbone) -> Model:
             samples=options.weight_samples,
         )
     k, q = kernel(options, phi.features), sites(options, phi.features)
+    if options.sites == "exact" and options.likelihood != "gaussian":
+        raise ValueError(
+            f"model.sites = exact needs the gaussian likelihood; for {options.likelihood} take simplified or full"
+            f"{', or general' * (p_y.latents == 1)}."
+        )
+    if options.sites == "general" and p_y.latents != 1:
+        raise ValueError(f"model.sites = general encodes one latent value; {options.likelihood} has {p_y.latents}.")
     if config.method == "gp-vib":
         return methods.gp_vib(phi, k, q, p_y)
     return methods.gp_maml(phi, k, q, p_y, descent=descent, beta=config.train.beta)

@@ -200,15 +200,33 @@ class Config:
         for name in ("steps", "tasks", "validation_tasks", "save_every", "log_every"):
             if getattr(self.train, name) < 1:
                 raise ValueError(f"train.{name} must be at least 1; got {getattr(self.train, name)}.")
+        if self.train.validate_every < 0:
+            raise ValueError(f"train.validate_every must be 0 (never) or above; got {self.train.validate_every}.")
         if self.train.select not in ("last", "best"):
             raise ValueError(f"train.select must be last or best; got {self.train.select!r}.")
         if self.train.select == "best" and not self.train.validate_every:
             raise ValueError("train.select = best needs validations: set train.validate_every above 0.")
-        if not self.train.lr > 0:
-            raise ValueError(f"train.lr must be positive; got {self.train.lr}.")
+        for name in ("lr", "scale_lr", "site_lr"):
+            rate = getattr(self.train, name)
+            if rate is not None and not 0 < rate < float("inf"):
+                raise ValueError(f"train.{name} must be positive; got {rate}.")
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
+        if self.seed < 0 or self.test.seed < 0:
+            raise ValueError(f"seed and test.seed must be 0 or above; got {self.seed} and {self.test.seed}.")
+        self._check_test()
         check_beta(self.train.beta, dirac=self.method in DIRAC)
+
+    def _check_test(self) -> None:
+        """What would otherwise fail after hours of training."""
+        for name in ("tasks", "queries", "weight_samples"):
+            if getattr(self.test, name) < 1:
+                raise ValueError(f"test.{name} must be at least 1; got {getattr(self.test, name)}.")
+        for name in ("shots", "inner_steps"):
+            if min(getattr(self.test, name), default=0) < 0:
+                raise ValueError(f"test.{name} must be 0 or above; got {getattr(self.test, name)}.")
+        if self.test.ways < 0 or self.test.ways == 1:
+            raise ValueError(f"test.ways must be 0 (as in training), or 2 or above; got {self.test.ways}.")
 
 
 def read(path: Path) -> Config:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from metavib.config import Config
+from metavib.config import Config, read
 from metavib.files import write_json
 from metavib.progress import bar
 from metavib.strict import to_dict
-from metavib.train import read_metrics
+from metavib.train import CONFIG, read_metrics
 
 POLL = 0.5  # seconds
 
@@ -33,7 +33,7 @@ def run_all(configs: Mapping[str, Config], root: Path, *, jobs: int | None = Non
         jobs: processes at a time; as many as there are cores unless told.
         quiet: no progress bar.
     """
-    waiting = [name for name in configs if not (root / name / "evaluation.json").exists()]
+    waiting = [name for name, config in configs.items() if not _finished(root / name, config)]
     running: dict[str, subprocess.Popen[bytes]] = {}
     total = sum(c.train.steps for c in configs.values())
     jobs = jobs or os.cpu_count() or 1
@@ -54,6 +54,11 @@ def run_all(configs: Mapping[str, Config], root: Path, *, jobs: int | None = Non
             process.terminate()  # each saves its state and can be resumed
         for process in running.values():
             process.wait()
+
+
+def _finished(folder: Path, config: Config) -> bool:
+    """Whether a run is there; results of another config are no results of this one, and starting it will say so."""
+    return (folder / "evaluation.json").exists() and read(folder / CONFIG) == config
 
 
 def _start(config: Config, folder: Path) -> "subprocess.Popen[bytes]":
