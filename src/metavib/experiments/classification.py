@@ -6,6 +6,7 @@ points. None of these is a spread over trainings: that one is a standard deviati
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -23,7 +24,7 @@ from metavib.augment import (
     Transform,
 )
 from metavib.baselines import AllWay
-from metavib.config import TRANSFER, Config, TasksConfig
+from metavib.config import BOUND, TRANSFER, Config, TasksConfig
 from metavib.data import Labelled, Splits, experiments
 from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
@@ -51,8 +52,8 @@ class Classification(Experiment):
     def __init__(self, config: Config, splits: Splits | None = None) -> None:
         if config.repeats > 1:
             raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
-        if not isinstance(build.likelihood(config), ClassLikelihood) and config.method in ("gp-vib", "gp-maml"):
-            raise ValueError(f"classification needs a likelihood of classes; got {config.model.likelihood!r}.")
+        for ways in (config.tasks.ways, config.test.ways or config.tasks.ways):
+            _check_likelihood(config, ways)
         self.config, self.dtype = config, build.DTYPES[config.precision]
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
         self.source = self._training()
@@ -103,23 +104,30 @@ class Classification(Experiment):
                     f"model.classes must be the {data.classes} training classes; got {self.config.model.classes}."
                 )
             return AllWay(data, batch_size=tasks.queries, transform=transform)
-        return self._episodes(data, ways=tasks.ways, shots=tasks.shots, queries=tasks.queries, transform=transform)
+        sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": tasks.queries}
+        return self._episodes(data, **sizes, min_shots=tasks.min_shots, transform=transform)
 
     def _episodes(
-        self, data: Labelled, *, ways: int, shots: int, queries: int, transform: Transform | None = None
+        self,
+        data: Labelled,
+        *,
+        ways: int,
+        shots: int,
+        queries: int,
+        min_shots: int | None = None,
+        transform: Transform | None = None,
     ) -> TaskSource:
         transform = transform or evaluation_transform(self.config.tasks)
         if self.config.tasks.name == "augmented-omniglot":
             return AlphabetEpisodes(data, ways=ways, shots=shots, queries=queries, transform=transform)
-        return Episodes(
-            data, ways=ways, shots=shots, queries=queries, min_shots=self.config.tasks.min_shots, transform=transform
-        )
+        return Episodes(data, ways=ways, shots=shots, queries=queries, min_shots=min_shots, transform=transform)
 
     def _validation_tasks(self) -> list[Task]:
         if self._validation is None:
             tasks, count = self.config.tasks, self.config.train.validation_tasks
             queries = self.config.test.queries if self.config.method in TRANSFER else tasks.queries
-            source = self._episodes(self.splits.validation, ways=tasks.ways, shots=tasks.shots, queries=queries)
+            sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": queries, "min_shots": tasks.min_shots}
+            source = self._episodes(self.splits.validation, **sizes)
             self._validation = list(fixed(source, count=count, seed=_seed(VALIDATION, 0), batch=CHUNK))
         return self._validation
 
@@ -142,6 +150,19 @@ class Classification(Experiment):
                 advance(done)
         p, y, mask = (torch.cat(column) for column in zip(*parts, strict=True))
         return p, y, mask
+
+
+def _check_likelihood(config: Config, ways: int) -> None:
+    """Baselines bring their own likelihood; that of the others must tell the classes of a task apart."""
+    if config.method in BOUND:
+        likelihood = build.likelihood(replace(config, tasks=replace(config.tasks, ways=ways)))
+        if not isinstance(likelihood, ClassLikelihood):
+            raise ValueError(f"classification needs a likelihood of classes; got {config.model.likelihood!r}.")
+        if likelihood.classes != ways:
+            raise ValueError(
+                f"model.likelihood = {config.model.likelihood} tells {likelihood.classes} classes apart; "
+                f"got tasks of {ways} ways."
+            )
 
 
 def report(p: Tensor, y: Tensor, mask: Tensor) -> dict[str, Any]:

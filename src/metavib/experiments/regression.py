@@ -51,12 +51,14 @@ class Regression(Experiment):
     """
 
     def __init__(self, config: Config) -> None:
-        if not isinstance(build.likelihood(config), RealLikelihood):
+        likelihood = build.likelihood(config)
+        if not isinstance(likelihood, RealLikelihood):
             raise ValueError(
                 f"{config.tasks.name} needs a likelihood of real outputs; got {config.model.likelihood!r}."
             )
         self.config, self.source = config, source(config.tasks)
         self.dtype = build.DTYPES[config.precision]
+        likelihood.check(self.source.sample((8,), seeded(VALIDATION)).query.y)  # counts where counts are needed
 
     def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
         """Training tasks."""
@@ -65,7 +67,9 @@ class Regression(Experiment):
     def validate(self, model: Model) -> dict[str, float]:
         """Mean error and log density at the sizes of training."""
         tasks = self.source.sample((self.config.train.validation_tasks,), seeded(VALIDATION)).to(self.config.device)
-        scores = self.score(model, tasks)
+        mode = model.training
+        scores = self.score(model.eval(), tasks)
+        model.train(mode)
         result = {name: float(scores[name].mean()) for name in ("mse", "log_density")}
         return {**result, "score": -result["mse"]}
 
