@@ -9,6 +9,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
+from rich.markup import escape
 
 from metavib import checkpoint, plots, recipes, records, tables
 from metavib import config as configs
@@ -167,10 +168,10 @@ def main() -> None:
     try:
         app(args=spread(sys.argv[1:], {"--shots", "--inner-steps"}), prog_name="metavib")
     except training.Interrupted as stop:
-        _note(str(stop))
+        _note(escape(str(stop)))
         raise SystemExit(130) from None
     except (ValueError, TypeError, OSError, RuntimeError, FloatingPointError) as error:
-        _note(f"[bold red]error:[/] {error}")
+        _note(f"[bold red]error:[/] {escape(str(error))}")
         raise SystemExit(2) from None
 
 
@@ -219,4 +220,4 @@ def _print_markdown(text: str) -> None:
 
 
 def _note(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text)
