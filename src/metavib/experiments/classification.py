@@ -52,6 +52,8 @@ class Classification(Experiment):
     def __init__(self, config: Config, splits: Splits | None = None) -> None:
         if config.repeats > 1:
             raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
+        if config.model.backbone == "mlp":
+            raise ValueError("model.backbone = mlp takes vectors; images need conv4, strided-conv4 or resnet12.")
         for ways in (config.tasks.ways, config.test.ways or config.tasks.ways):
             _check_likelihood(config, ways)
         self.config, self.dtype = config, build.DTYPES[config.precision]

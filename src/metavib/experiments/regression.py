@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from metavib import build, metrics
-from metavib.config import Config, TasksConfig
+from metavib.config import BOUND, Config, TasksConfig
 from metavib.experiments.experiment import TEST, VALIDATION, Experiment
 from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
@@ -51,6 +51,10 @@ class Regression(Experiment):
     """
 
     def __init__(self, config: Config) -> None:
+        if config.method not in BOUND:
+            raise ValueError(f"{config.method} is a classifier; {config.tasks.name} takes {', '.join(BOUND)}.")
+        if config.model.backbone != "mlp":
+            raise ValueError(f"model.backbone must be mlp on {config.tasks.name}; got {config.model.backbone!r}.")
         likelihood = build.likelihood(config)
         if not isinstance(likelihood, RealLikelihood):
             raise ValueError(
