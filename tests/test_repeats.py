@@ -5,7 +5,9 @@ import torch
 from torch.testing import assert_close
 
 import cases
-from metavib.encoders import GaussianGradientEncoder
+from metavib.encoders import ExactSites, GaussianGradientEncoder
+from metavib.kernels import Linear
+from metavib.methods import gp_vib
 from metavib.objective import vib
 from metavib.repeats import stack, unstack
 from metavib.tasks import select
@@ -49,10 +51,6 @@ def test_unstacking_gives_the_models_back(case) -> None:
 
 
 def test_stacking_copies_and_keeps_what_is_frozen() -> None:
-    from metavib.encoders import ExactSites
-    from metavib.kernels import Linear
-    from metavib.methods import gp_vib
-
     model = gp_vib(cases.backbone(), Linear(learn_scale=False), ExactSites(), cases.gaussian())
     together = stack([model, model])
     assert not together.prior.kernel.log_scale.requires_grad
