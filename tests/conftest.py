@@ -31,6 +31,12 @@ settings.load_profile("metavib")
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _seeded_weights() -> None:
+    """Networks born in a test have the same weights whichever tests ran before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     """A freshly seeded generator."""
