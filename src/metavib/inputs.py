@@ -1,7 +1,7 @@
 r"""X: all inputs of a task, support first, as networks see them.
 
-The bound conditions on the inputs of support *and* query (THEORY.md, section 2): a batch-norm layer may use both. So a
-network is called once on all points of a task and told how many of them are the support.
+The bound conditions on the inputs of support *and* query (THEORY.md, section 2, eq. 4): a batch-norm layer may use
+both. So a network is called once on all points of a task and told how many of them are the support.
 """
 
 from typing import NamedTuple

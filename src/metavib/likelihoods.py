@@ -50,7 +50,7 @@ class Likelihood(nn.Module, ABC):
         return nodes.mean(self.log_prob(nodes.f, y))
 
     def log_predictive(self, q: Marginals, y: Shaped[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
-        r"""$\log E_{q(f)}[p(y \mid f)]$."""
+        r"""$\log E_{q(f)}[p(y \mid f)]$ (eq. 20)."""
         nodes = self.nodes(q, noise)
         return nodes.log_mean_exp(self.log_prob(nodes.f, y))
 
@@ -74,7 +74,10 @@ class RealLikelihood(Likelihood, ABC):
         return centre, nodes.mean(var) + nodes.mean((mean - centre).square())
 
     def predictive_cdf(self, q: Marginals, y: Float[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
-        r"""$P(Y \le y)$ under the predictive distribution: uniform over tasks if predictions are calibrated."""
+        r"""$P(Y \le y)$ under the predictive distribution: uniform over tasks if predictions are calibrated.
+
+        This is eq. 21.
+        """
         nodes = self.nodes(q, noise)
         return nodes.mean(self.cdf(nodes.f, y))
 
@@ -127,7 +130,10 @@ class Gaussian(RealLikelihood):
         return -0.5 * (log(2 * pi) + noise.log() + (y - f.squeeze(-1)).square() / noise)
 
     def expected_log_prob(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
-        r"""$\log N(y \mid \mu, \sigma^2) - v / 2 \sigma^2$: exact for any q, since only its mean and variance enter."""
+        r"""$\log N(y \mid \mu, \sigma^2) - v / 2 \sigma^2$: exact for any q, since only its mean and variance enter.
+
+        This is eq. 18.
+        """
         return self.log_prob(q.mean, y) - 0.5 * q.var.squeeze(-1) / lift(self.noise(), 1)
 
     def log_predictive(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
@@ -194,7 +200,7 @@ class StudentT(RealLikelihood):
         r"""$\frac12 + Z^{-1} \int_0^\theta \cos^{\nu-1} t\, dt$ with $\tan\theta = (y-f)/\sigma\sqrt\nu$.
 
         With $u = \sqrt\nu \tan t$ the density's heavy tails become a smooth function on a bounded interval, which
-        Gauss-Legendre integrates to rounding.
+        Gauss-Legendre integrates to rounding (eq. 22).
         """
         nu = self.df
         theta = torch.atan((y - f.squeeze(-1)) / (lift(self.scale(), 1) * nu).sqrt())
@@ -222,7 +228,7 @@ class Poisson(RealLikelihood):
         return y * f - f.exp() - torch.lgamma(y + 1)
 
     def expected_log_prob(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
-        r"""$y \mu - e^{\mu + v/2} - \log y!$ for a Normal q."""
+        r"""$y \mu - e^{\mu + v/2} - \log y!$ for a Normal q (eq. 19)."""
         if not isinstance(q, Normal):
             return super().expected_log_prob(q, y, noise)
         y, mean, var = y.to(q.mean.dtype), q.mean.squeeze(-1), q.var.squeeze(-1)

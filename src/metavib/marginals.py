@@ -1,7 +1,7 @@
 r"""q(f(x)): what any posterior says of the latent function at a point, in three forms.
 
 This is where gradient-based and GP methods become the same thing. A likelihood asks for one thing only,
-*nodes*: values $f_k$ and weights $w_k$ such that $E_q[g(f)] \approx \sum_k w_k g(f_k)$.
+*nodes*: values $f_k$ and weights $w_k$ such that $E_q[g(f)] \approx \sum_k w_k g(f_k)$ (eq. 15).
 
 * `Point`: all mass at one value (MAML). One node; exact.
 * `Samples`: draws of a posterior over weights, reparameterised (stochastic MAML). The draws are the nodes.
@@ -86,12 +86,12 @@ class Normal(NamedTuple):
     var: Tensor
 
     def hermite(self, k: int) -> Nodes:
-        r"""Gauss-Hermite with k nodes, for one latent value a point: $f_k = \mu + \sqrt{2 v} x_k$."""
+        r"""Gauss-Hermite with k nodes, for one latent value a point: $f_k = \mu + \sqrt{2 v} x_k$ (eq. 16)."""
         x, log_w = _hermite(k, self.mean.dtype, self.mean.device)
         return Nodes(self.mean + root(2 * self.var) * x.reshape(-1, *(1,) * self.mean.ndim), log_w)
 
     def monte_carlo(self, k: int, noise: Noise) -> Nodes:
-        r"""Reparameterised draws, $f_k = \mu + \sqrt{v} \epsilon_k$.
+        r"""Reparameterised draws, $f_k = \mu + \sqrt{v} \epsilon_k$ (eq. 17).
 
         `noise` is a generator, or $\epsilon$ itself, broadcastable to `(k, ..., v, c)`: handing over the same
         one twice gives common random numbers.

@@ -1,4 +1,4 @@
-r"""The methods, as choices of prior, encoder and likelihood (DESIGN in THEORY.md, section 1).
+r"""The methods, as choices of prior, encoder and likelihood (THEORY.md, section 3).
 
 | method          | Z               | encoder                     | prior          |
 | --------------- | --------------- | --------------------------- | -------------- |

@@ -8,7 +8,8 @@ r"""Batch-norm is part of the encoding: three named choices, the same in meta-tr
 Statistics are per task and per channel, over points and positions, and leave masked points out. All three come from the
 same two numbers a point and channel, the mean and variance over positions: pooling these over points (the law of
 total variance) is exact, and it is work on `(points, channels)`, not on images. So no encoding costs more than
-another, and of the mask only the numbers are used: no shape depends on it, and the host never waits for it.
+another, and of the mask only the numbers are used: no shape depends on it, and the host never waits for it
+(THEORY.md, section 8).
 """
 
 from math import prod
@@ -103,7 +104,7 @@ class TaskNorm(nn.Module):
 
 
 def _pool(each: Moments, weights: Tensor) -> Moments:
-    """Moments of all points of weight 1 together, `(..., 1, channels)`; zeros where there is none."""
+    """Moments of all points of weight 1 together, `(..., 1, channels)`; zeros where there is none (eq. 26)."""
     share = weights / weights.sum(-2, keepdim=True).clamp(min=1)
     mean = (share * each.mean).sum(-2, keepdim=True)
     # the variance within points, and that between them
@@ -112,7 +113,7 @@ def _pool(each: Moments, weights: Tensor) -> Moments:
 
 
 def _support_and_point(each: Moments, weights: Tensor, n: int) -> Moments:
-    r"""Moments that each point is normalised by, `(..., p, channels)`.
+    r"""Moments that each point is normalised by, `(..., p, channels)` (eq. 27).
 
     For N support points with mean $\mu_t$ and variance $v_t$, and a query point with mean $m_i$ and variance $v_i$,
     $$\mu = \mu_t + \frac{m_i - \mu_t}{N+1}, \qquad v = \frac{N v_t + v_i}{N+1} + \frac{N (m_i - \mu_t)^2}{(N+1)^2}.$$

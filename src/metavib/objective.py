@@ -2,7 +2,8 @@ r"""The bound: the variational information bottleneck of Titsias et al. (2021).
 
 $$F = E_{q(Z \mid D_t)}[\log p(D_v \mid Z)] - \beta\, KL[q(Z \mid D_t) \,\|\, p(Z)]$$
 
-Every method is this one function of a model (prior, encoder, likelihood).
+Every method is this one function of a model (prior, encoder, likelihood). F bounds the information bottleneck (eqs. 1
+to 4; THEORY.md, section 2).
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -49,7 +50,7 @@ def vib(model: Encodes, task: Task, *, beta: float, noise: Noise = None) -> Boun
     Args:
         model: prior, encoder and likelihood.
         task: one task or a batch of them.
-        beta: weight of the KL; 1 makes F an ELBO on $\log p(D_v)$.
+        beta: weight of the KL; 1 makes F an ELBO on $\log p(D_v)$ (eq. 5).
         noise: generator (or base samples) for the models that estimate an expectation by sampling.
     """
     check_beta(beta, dirac=model.dirac)
@@ -58,7 +59,7 @@ def vib(model: Encodes, task: Task, *, beta: float, noise: Noise = None) -> Boun
 
 
 def bound(q: Encoding, likelihood: Likelihood, query: Examples, *, beta: float, noise: Noise = None) -> Bound:
-    """F of an encoding that is already there."""
+    """F of an encoding that is already there (eq. 2)."""
     # E_q[log p(D_v | Z)]
     log_p = likelihood.expected_log_prob(q.marginals(noise), query.y, noise)
     fit = torch.where(query.mask, log_p, 0.0).sum(-1)

@@ -2,7 +2,7 @@
 
 Stacked, every parameter of shape `own` becomes `(repeats, 1, *own)` and tasks come as `(repeats, tasks, ...)`: model,
 bound and optimiser work on all repeats at once without knowing. Adam acts on each number alone, so the repeats
-stay independent.
+stay independent (eq. 28; THEORY.md, section 9).
 """
 
 from collections.abc import Sequence

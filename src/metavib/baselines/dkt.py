@@ -2,9 +2,9 @@ r"""DKT (Patacchiola et al. 2020): deep kernel transfer, a GP regression on +1 /
 
 $$f_n \sim GP(c_n, a_n k), \qquad Y_{jn} = f_n(x_j) + \epsilon, \quad \epsilon \sim N(0, 0.1)$$
 
-Not an instance of the bound: network and hyperparameters maximise the log marginal likelihood of the labels of
-support *and* query jointly (`evidence`), so that nothing in training is told apart as support. A new task is
-predicted as GP-VIB predicts it: the posterior given its support, from sites m = Y - c and s = 0.1.
+Not an instance of the bound (THEORY.md, section 10): network and hyperparameters maximise the log marginal likelihood
+of the labels of support *and* query jointly (`evidence`), so that nothing in training is told apart as support. A new
+task is predicted as GP-VIB predicts it: the posterior given its support, from sites m = Y - c and s = 0.1.
 
 In DKT's code every class slot is a GP with hyperparameters of its own, although classes are dealt to slots at random.
 Here they come in `slots` sets: as many as there are classes, as in their code, or 1, shared by all. Sharing makes one
@@ -203,7 +203,7 @@ def evidence(model: Model, task: Task, *, beta: float = 0.0, noise: Noise = None
         noise: not used.
 
     Returns:
-        `fit` and `value` the log marginal likelihood, `rate` zero, one number a task.
+        `fit` and `value` the log marginal likelihood (eq. 29), `rate` zero, one number a task.
     """
     if beta:
         raise ValueError(f"the marginal likelihood has no KL term to weigh; got beta = {beta}. Set beta = 0.")

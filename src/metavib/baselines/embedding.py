@@ -2,7 +2,7 @@ r"""What the baselines share: a network without a prior of its own, and posterio
 
 ProtoNet, MatchingNet, RelationNet, Feature Transfer and Baseline++ all encode a task as one value $\hat Z$ in the
 space of features: $q(Z \mid D_t) = \delta(Z - \hat Z)$. Their losses are the bound with $\beta = 0$, where no prior
-is needed; what is left of p(Z) is the network that spans the space.
+is needed; what is left of p(Z) is the network that spans the space (THEORY.md, section 10).
 """
 
 from abc import ABC, abstractmethod

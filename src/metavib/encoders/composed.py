@@ -19,7 +19,7 @@ class ComposedEncoder(Encoder):
     r"""$q(\psi, f) = \delta(\psi - \theta - \Delta)\, q(f \mid D_t; \psi)$.
 
     $\Delta$ ascends GP-VIB's own objective with the support set in the query's place, a point's share of it:
-    $F(D_t, D_t) / n$. The Dirac on $\psi$ carries $\beta_\psi = 0$; the KL is that of the functions.
+    $F(D_t, D_t) / n$. The Dirac on $\psi$ carries $\beta_\psi = 0$; the KL is that of the functions (eq. 6).
 
     Args:
         descent: how $\Delta$ is made.

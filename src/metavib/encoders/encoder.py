@@ -13,7 +13,7 @@ from metavib.tasks.task import Examples
 
 
 class Encoder(nn.Module, ABC):
-    r"""$q(Z \mid D_t, X)$: from support set and query inputs to a posterior.
+    r"""$q(Z \mid D_t, X)$: from support set and query inputs to a posterior (eq. 4).
 
     Prior and likelihood are arguments: an encoder owns only what turns examples into a posterior.
     """

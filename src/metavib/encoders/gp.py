@@ -13,7 +13,7 @@ from metavib.weights import Weights
 
 
 class GPEncoder(Encoder):
-    r"""$q(f_v, f_t) = p(f_v \mid f_t)\, q(f_t)$ with $q(f_t) \propto p(f_t) \prod_j N(m_j \mid f_j, s_j)$.
+    r"""$q(f_v, f_t) = p(f_v \mid f_t)\, q(f_t)$ with $q(f_t) \propto p(f_t) \prod_j N(m_j \mid f_j, s_j)$ (eq. 7).
 
     Args:
         sites: how support points become sites.

@@ -2,7 +2,8 @@ r"""Encoders that take gradient steps: MAML's Dirac and stochastic MAML's Gaussi
 
 $\Delta(\theta, D_t)$ is the sum of k steps of size $\rho$ on the mean log likelihood of the support set (the mean, so
 that one $\rho$ suits any number of points). A task has weights of its own from the first step on: weights with the
-tasks in their leading dimensions, so that all tasks descend at once and no loop runs over them.
+tasks in their leading dimensions, so that all tasks descend at once and no loop runs over them (eq. 23; THEORY.md,
+section 7).
 """
 
 from collections.abc import Callable
@@ -27,7 +28,8 @@ class Descent(nn.Module):
     Args:
         steps: k, any number from 0 (then $\psi = \theta$).
         rate: $\rho$.
-        first_order: treat $\Delta$ as a constant when the bound is differentiated; memory then does not grow with k.
+        first_order: treat $\Delta$ as a constant when the bound is differentiated; memory then does not grow with k
+            (eq. 24).
     """
 
     def __init__(self, *, steps: int = 1, rate: float = 0.01, first_order: bool = False) -> None:

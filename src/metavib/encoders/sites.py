@@ -1,4 +1,4 @@
-r"""How support points become Gaussian sites $N(m_j \mid f_j, s_j)$.
+r"""How support points become Gaussian sites $N(m_j \mid f_j, s_j)$ (eq. 7; THEORY.md, section 4).
 
 The bounds $\tilde m \in [-20, 20]$ and $s \in [10^{-3}, 20]$ hold for all amortised sites; the lower one on s keeps
 K + S well conditioned and is the only jitter there is.

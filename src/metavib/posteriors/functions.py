@@ -1,6 +1,6 @@
 r"""Gaussian posteriors over functions, made from Gaussian sites $N(m_j \mid f_j, s_j)$, in two equal forms.
 
-With $K = Z Z^\top$, Z `n x M`, and $S = \mathrm{diag}(s)$ (THEORY.md, sections 3 and 4):
+With $K = Z Z^\top$, Z `n x M`, and $S = \mathrm{diag}(s)$ (THEORY.md, sections 4 and 5):
 
 * `Dual` factorises $K + S$, `n x n`; for any kernel.
 * `Primal` factorises $A + I$, $A = Z^\top S^{-1} Z$, `M x M`; for explicit kernels. It needs only the memory
@@ -50,7 +50,7 @@ class Dual(Posterior):
         self.L_m = linalg.solve(self.L, sites.m)  # L^-1 m
 
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
-        r"""$\mu_* = k_* (K+S)^{-1} m$, $v_* = k_{**} - k_* (K+S)^{-1} k_*^\top$ at features x."""
+        r"""$\mu_* = k_* (K+S)^{-1} m$, $v_* = k_{**} - k_* (K+S)^{-1} k_*^\top$ at features x (eq. 8)."""
         z = self.kernel.embed(x)
         k = self.kernel.gram(self.z, z) * self.mask[..., :, None]
         L_k = linalg.solve(self.L, k)  # L^-1 k_*^T
@@ -72,13 +72,13 @@ class Dual(Posterior):
         return 0.5 * (fit + m.shape[-1] * (linalg.logdet(self.L) - s.log().sum(-1) - s.shape[-1] + trace))
 
     def log_evidence(self) -> Tensor:
-        r"""$\sum_c \log N(m_c \mid 0, K + S)$."""
+        r"""$\sum_c \log N(m_c \mid 0, K + S)$ (eq. 10)."""
         n, c = self.mask.sum(-1).to(self.L.dtype), self.sites.m.shape[-1]  # an integer n log 2 pi would be float32
         return -0.5 * (self.L_m.square().sum((-2, -1)) + c * (linalg.logdet(self.L) + n * log(2 * pi)))
 
 
 class Memory(NamedTuple):
-    r"""All that a task's points have to say under an explicit kernel, in constant size.
+    r"""All that a task's points have to say under an explicit kernel, in constant size (eq. 11).
 
     `A` $= Z^\top S^{-1} Z$ `(..., M, M)`, `b` $= Z^\top S^{-1} m$ `(..., M, c)`, `c` $= \sum m^2/s$ `(..., c)`,
     `l` $= \sum \log s$ `(...)`, `n` points `(...)`. Additive: memories of disjoint points add up, and points are
@@ -128,7 +128,7 @@ class Primal(Posterior):
         self.w = linalg.solve_transposed(self.L, self.L_b)  # (A + I)^-1 b
 
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
-        r"""$\mu_* = z_*^\top w$, $v_* = z_*^\top (A+I)^{-1} z_*$ at features x."""
+        r"""$\mu_* = z_*^\top w$, $v_* = z_*^\top (A+I)^{-1} z_*$ at features x (eq. 12)."""
         z = self.kernel.embed(x)
         return Normal(z @ self.w, linalg.solve(self.L, z.mT).square().sum(-2).unsqueeze(-1))
 
@@ -139,7 +139,7 @@ class Primal(Posterior):
         return 0.5 * (self.w.square().sum((-2, -1)) + self.w.shape[-1] * (linalg.logdet(self.L) - trace))
 
     def log_evidence(self) -> Tensor:
-        r"""$\sum_c -\frac12 [ c - b^\top (A+I)^{-1} b + \log|A+I| + l + n \log 2\pi ]$."""
+        r"""$\sum_c -\frac12 [ c - b^\top (A+I)^{-1} b + \log|A+I| + l + n \log 2\pi ]$ (eq. 14)."""
         A, b, c, l, n = self.memory  # noqa: E741 - the paper's letter
         outputs = b.shape[-1]
         quadratic = c.sum(-1) - self.L_b.square().sum((-2, -1))

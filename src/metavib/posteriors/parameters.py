@@ -79,7 +79,7 @@ class DiagonalNormal(Posterior):
     def kl(self) -> Tensor:
         r"""$\frac12 \sum_j [ \Delta_j^2 / s_{0j} + s_j/s_{0j} - 1 - \log s_j/s_{0j} ]$, $\Delta = \hat\psi - \theta$.
 
-        With a shared variance only $\frac12 \sum_j \Delta_j^2 / s_j$ is left.
+        With a shared variance only $\frac12 \sum_j \Delta_j^2 / s_j$ is left (eq. 25).
         """
         total = torch.zeros(())
         for name, mean in self.psi.items():
