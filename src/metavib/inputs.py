@@ -37,8 +37,3 @@ def join(support: Examples, query: Points) -> Inputs:
     axis = support.y.ndim - 1
     x = torch.cat([support.x, query.x], axis)
     return Inputs(x, torch.cat([support.mask, query.mask], -1), support.size)
-
-
-def alone(query: Points | Examples, *, n: int = 0) -> Inputs:
-    """One set of inputs by itself, its first n points counting as support."""
-    return Inputs(query.x, query.mask, n)

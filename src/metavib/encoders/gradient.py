@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from metavib.encoders.encoder import Encoder
-from metavib.inputs import Points, alone
+from metavib.inputs import Inputs, Points
 from metavib.likelihoods import Likelihood
 from metavib.noise import Noise
 from metavib.posteriors.encoding import Encoding
@@ -122,10 +122,10 @@ class GaussianGradientEncoder(Encoder):
 
 def descend(descent: Descent, support: Examples, prior: WeightPrior, likelihood: Likelihood) -> Weights:
     r"""$\theta + \Delta(\theta, D_t)$ on the mean log likelihood of the support set."""
-    inputs = alone(support)
+    inputs = Inputs(support.x, support.mask, support.size)
 
     def objective(psi: Weights) -> Tensor:
-        return mean_over_points(likelihood.log_prob(prior.decode(psi, inputs), support.y), support.mask)
+        return mean_over_points(likelihood.log_prob(prior.network(inputs, psi), support.y), support.mask)
 
     return descent(prior.network, support.batch_shape, objective)
 

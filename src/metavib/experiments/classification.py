@@ -37,7 +37,7 @@ from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Task
 
-CHUNK = 25  # episodes at once
+CHUNK = {"cpu": 25, "cuda": 100}  # episodes at once
 
 
 @final
@@ -57,6 +57,7 @@ class Classification(Experiment):
         for ways in (config.tasks.ways, config.test.ways or config.tasks.ways):
             _check_likelihood(config, ways)
         self.config, self.dtype = config, build.DTYPES[config.precision]
+        self.chunk = CHUNK[torch.device(config.device).type]
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
         self.source = self._training()
         self._validation: list[Task] | None = None
@@ -81,7 +82,7 @@ class Classification(Experiment):
             source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
-                episodes = fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=CHUNK)
+                episodes = fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self.chunk)
                 with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
                     p, y, mask = self._predict(tested, episodes, advance)
                 row: dict[str, Any] = {
@@ -130,7 +131,7 @@ class Classification(Experiment):
             queries = self.config.test.queries if self.config.method in TRANSFER else tasks.queries
             sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": queries, "min_shots": tasks.min_shots}
             source = self._episodes(self.splits.validation, **sizes)
-            self._validation = list(fixed(source, count=count, seed=_seed(VALIDATION, 0), batch=CHUNK))
+            self._validation = list(fixed(source, count=count, seed=_seed(VALIDATION, 0), batch=self.chunk))
         return self._validation
 
     def _at_validation(self, model: Model) -> Model:
