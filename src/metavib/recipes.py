@@ -40,6 +40,7 @@ _SINUSOID: dict[str, Changes] = {
     "maml": {**_MAML, "test.inner_steps": [1, 5, 10]},
     "stochastic-maml": {
         **_MAML,
+        "train.tasks": 16,
         "train.beta": 1e-4,
         "model.weight_variance": 1e-5,
         "test.inner_steps": [1, 5, 10],
