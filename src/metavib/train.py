@@ -29,10 +29,11 @@ from metavib.config import Config, read
 from metavib.experiments import experiment
 from metavib.files import write_atomically, write_json
 from metavib.model import Model
-from metavib.noise import seeded
-from metavib.objective import Bound
+from metavib.noise import Noise, seeded
+from metavib.objective import Bound, Objective
 from metavib.progress import bar
 from metavib.strict import to_dict
+from metavib.tasks.task import Task
 
 TRAIN = 10  # name of the random stream, apart from those of validation and test by construction
 CONFIG, LAST, BEST = "config.json", "last.safetensors", "best.safetensors"
@@ -75,12 +76,7 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
 
     def one_step() -> Bound:
         tasks = world.sample(shape, streams["tasks"])
-        bound = objective(model, tasks, beta=options.beta, noise=streams["noise"])
-        loss = -bound.value.mean(-1).sum()  # mean over tasks, sum over repeats: each repeat sees its own gradient
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        return Bound(*(term.detach() for term in bound))
+        return ascend(objective, model, tasks, optimiser, beta=options.beta, noise=streams["noise"])
 
     take_step = replayed(one_step, config.device, streams.values())
     clock = time.monotonic()
@@ -109,6 +105,18 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
                 if not last and asked_to_stop():
                     raise Interrupted(f"stopped after {step} of {options.steps} steps; continue with --resume.")
     return selected(folder)
+
+
+def ascend(
+    objective: Objective, model: Model, tasks: Task, optimiser: torch.optim.Optimizer, *, beta: float, noise: Noise
+) -> Bound:
+    """One step up the objective, averaged over tasks; returns its terms before the step."""
+    bound = objective(model, tasks, beta=beta, noise=noise)
+    loss = -bound.value.mean(-1).sum()  # mean over tasks, sum over repeats: each repeat sees its own gradient
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    return Bound(*(term.detach() for term in bound))
 
 
 def selected(folder: Path) -> Model:
