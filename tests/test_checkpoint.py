@@ -5,10 +5,10 @@ import pickle
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from torch import nn
 
+import tiny
 from metavib import build, checkpoint, train
 from metavib.files import read_tensors, write_tensors
 from metavib.noise import seeded

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-import tiny
 
+import tiny
 from metavib import config as configs
 from metavib.config import METHODS, Config, read
 from metavib.strict import from_dict, override, to_dict

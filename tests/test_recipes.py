@@ -1,0 +1,91 @@
+"""Recipes: every experiment with every method and shots is a whole config that builds its model."""
+
+import itertools
+
+import pytest
+import torch
+
+from metavib import build, recipes
+from metavib.config import BOUND, METHODS, TRANSFER, Config
+from metavib.experiments import CLASSIFICATION, NAMES, REGRESSION, experiment
+from metavib.noise import seeded
+from metavib.objective import Bound
+from metavib.strict import from_dict, to_dict
+
+FITTING = [
+    (name, method) for name, method in itertools.product(NAMES, METHODS) if name in CLASSIFICATION or method in BOUND
+]
+
+
+@pytest.mark.parametrize(("name", "method"), FITTING)
+def test_every_recipe_survives_json_and_says_what_was_asked(name, method):
+    for shots in (None, 1, 5, 10):
+        config = recipes.recipe(name, method, shots=shots)
+        assert config.tasks.name == name and config.method == method
+        assert shots is None or config.tasks.shots == shots
+        assert from_dict(Config, to_dict(config)) == config
+
+
+@pytest.mark.parametrize(("name", "method"), [f for f in FITTING if f[0] != "images" or f[1] not in TRANSFER])
+def test_every_recipe_builds_a_model(name, method):
+    """The exceptions are below: the classes of one's own folder are not known beforehand."""
+    config = recipes.recipe(name, method)
+    model = build.model(config)
+    assert sum(p.numel() for p in model.parameters()) > 0
+    assert model.dirac == (method in ("maml", *METHODS[len(BOUND) : -1]))
+
+
+@pytest.mark.parametrize("method", TRANSFER)
+def test_transfer_asks_for_the_number_of_classes(method):
+    with pytest.raises(ValueError, match=r"needs model\.classes"):
+        build.model(recipes.recipe("images", method))
+
+
+@pytest.mark.parametrize(("name", "method"), list(itertools.product(REGRESSION, BOUND)))
+def test_every_regression_recipe_has_a_finite_bound_and_gradients(name, method):
+    config = recipes.recipe(name, method)
+    model, world = build.model(config), experiment(config)
+    bound = build.objective(config)(model, world.sample((3,), seeded(0)), beta=config.train.beta, noise=seeded(1))
+    assert isinstance(bound, Bound) and bound.value.shape == (3,) and bound.value.isfinite().all()
+    bound.value.sum().backward()
+    learned = [p for p in model.parameters() if p.requires_grad]
+    assert learned and all(p.grad is not None and p.grad.isfinite().all() for p in learned)
+
+
+@pytest.mark.parametrize("name", REGRESSION)
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in BOUND])
+def test_a_classifier_on_regression_is_refused(name, method):
+    with pytest.raises(ValueError, match=f"{method.replace('+', '.')} is a classifier"):
+        recipes.recipe(name, method)
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"experiment must be one of sinusoid.*got 'sinus'"):
+        recipes.recipe("sinus", "gp-vib")
+    with pytest.raises(ValueError, match="mamml"):
+        recipes.recipe("glyphs", "mamml")
+
+
+def test_our_own_recipes_are_apart_from_the_papers():
+    paper, ours, demo = recipes.recipe("sinusoid", "gp-vib"), recipes.improved_sinusoid(), recipes.demo()
+    assert paper != ours != demo and {c.method for c in (paper, ours, demo)} == {"gp-vib"}
+    for config in (ours, demo):
+        assert build.model(config).training and from_dict(Config, to_dict(config)) == config
+
+
+def test_a_recipe_fits_its_own_data():
+    """Characters have 20 pictures a class: support and query of any recipe must come out of them."""
+    for name in ("omniglot", "omniglot-emnist", "glyphs", "augmented-omniglot"):
+        for shots in (1, 5, 10, 15):
+            config = recipes.recipe(name, "gp-vib", shots=shots)
+            assert config.tasks.shots + config.tasks.queries <= 20, (name, shots)
+
+
+def test_the_same_seed_gives_the_same_weights_whatever_the_global_generator_did():
+    config = recipes.recipe("sinusoid", "gp-vib")
+    first = build.model(config).state_dict()
+    torch.rand(7)
+    before = torch.random.get_rng_state()
+    second = build.model(config).state_dict()
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(first[name], second[name]) for name in first)
