@@ -23,6 +23,7 @@ from metavib.encoders import (
     GradientEncoder,
     SimplifiedSites,
 )
+from metavib.inputs import Inputs
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
 from metavib.posteriors import DiagonalNormal, Dirac, Dual, Primal
@@ -188,6 +189,11 @@ def tasks(
         return examples(x, outputs(likelihood, (*batch, size), rng)).to(dtype)
 
     return task(draw(n), draw(v))
+
+
+def inputs(s: Examples) -> Inputs:
+    """The inputs of some examples as a network of single points takes them."""
+    return Inputs(s.x, s.mask, 0)
 
 
 def base_samples(

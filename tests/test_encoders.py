@@ -10,7 +10,7 @@ import cases
 from metavib import kernels, likelihoods
 from metavib.backbones import MLP
 from metavib.encoders import Descent, ExactSites, FullSites, GaussianGradientEncoder, GeneralSites, SimplifiedSites
-from metavib.inputs import alone, points
+from metavib.inputs import points
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
 from metavib.objective import vib
@@ -110,7 +110,7 @@ def ascend(model: Model, support, steps: int, rate: float) -> dict[str, Tensor]:
     psi = {name: p.detach().clone() for name, p in model.prior.network.theta().items()}
     for _ in range(steps):
         psi = {name: p.requires_grad_() for name, p in psi.items()}
-        f = torch.func.functional_call(model.prior.network.body, psi, (alone(support),))
+        f = torch.func.functional_call(model.prior.network.body, psi, (cases.inputs(support),))
         slopes = torch.autograd.grad(model.likelihood.log_prob(f, support.y).mean(), list(psi.values()))
         psi = {name: (p + rate * g).detach() for (name, p), g in zip(psi.items(), slopes, strict=True)}
     return psi

@@ -9,7 +9,6 @@ from torch.testing import assert_close
 import cases
 from metavib.backbones import MLP
 from metavib.encoders import Descent, ExactSites
-from metavib.inputs import alone
 from metavib.kernels import Linear
 from metavib.likelihoods import Gaussian
 from metavib.methods import gp_maml, maml, stochastic_maml
@@ -91,7 +90,7 @@ def test_first_order_is_the_gradient_at_the_adapted_weights(steps) -> None:
     psi = {name: p.detach().clone() for name, p in model.prior.network.theta().items()}
 
     def mean_log_p(weights: dict[str, Tensor], s) -> Tensor:
-        f = torch.func.functional_call(model.prior.network.body, weights, (alone(s),))
+        f = torch.func.functional_call(model.prior.network.body, weights, (cases.inputs(s),))
         return model.likelihood.log_prob(f, s.y)
 
     for _ in range(steps):  # plain gradient ascent, one task, no functional transforms

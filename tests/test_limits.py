@@ -12,7 +12,6 @@ import cases
 import oracles
 from metavib import kernels, likelihoods
 from metavib.encoders import Descent, ExactSites, FullSites, GeneralSites, SimplifiedSites
-from metavib.inputs import alone
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
 from metavib.objective import vib
@@ -77,7 +76,7 @@ def test_without_inner_steps_gp_maml_is_gp_vib(likelihood) -> None:
 def test_without_inner_steps_maml_is_the_network_itself(likelihood) -> None:
     model = maml(cases.backbone(), likelihood.build(), descent=Descent(steps=0)).double()
     t = cases.tasks(model.likelihood, (3,))
-    f = model.prior.network.body(alone(t.query))
+    f = model.prior.network.body(cases.inputs(t.query))
     assert_close(model(t).f, f)
     assert_close(vib(model, t, beta=0.0).fit, model.likelihood.log_prob(f, t.query.y).sum(-1))
 
@@ -91,7 +90,7 @@ def test_empty_support_is_the_prior(case) -> None:
     bound = vib(model, t, beta=0.0, noise=noise)
     q = model(t, noise)
     if model.dirac:
-        assert_close(q.mean, model.prior.network.body(alone(t.query)))
+        assert_close(q.mean, model.prior.network.body(cases.inputs(t.query)))
         return
     kl = bound.rate
     if case.name == "stochastic-maml separate prior":  # its variance is its own, whatever the support

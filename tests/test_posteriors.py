@@ -187,6 +187,15 @@ def _embedded(k: kernels.Kernel, part: tuple[Tensor, Tensor, Sites]) -> tuple[Te
     return k.embed(x), mask, sites
 
 
+def test_forgetting_what_was_never_known_is_refused() -> None:
+    """A + I loses its positive eigenvalues: an error, not a posterior."""
+    p = Problem(4, 1, 3, 1, 0)
+    k = make(kernels.Linear)
+    known = Primal(k, memorise(*_embedded(k, p.part(slice(0, 1)))))
+    with pytest.raises(ValueError, match=r"Cholesky of A \+ I failed"):
+        known.forget(memorise(k.embed(10 * p.x), p.mask, p.sites))
+
+
 def test_update_leaves_the_posterior_it_starts_from_alone() -> None:
     p = Problem(6, 3, 4, 2, 0)
     k = make(kernels.Linear)
