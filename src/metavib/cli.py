@@ -42,6 +42,7 @@ def train(
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")] = "gp-vib",
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: `runs/EXPERIMENT-METHOD-SEED`.")] = None,
     config: Annotated[Path | None, typer.Option(help="A config file, JSON or TOML, in place of the recipe.")] = None,
+    improved: Annotated[bool, typer.Option("--improved", help="Our own recipe in place of the paper's.")] = False,
     assign: Set = [],  # noqa: B006 - typer copies it
     steps: Annotated[int | None, typer.Option(help="Meta-training steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides weights and training tasks.")] = None,
@@ -66,7 +67,8 @@ def train(
     given: dict[str, Any] = {"train.steps": steps, "seed": seed, "repeats": repeats, "tasks.shots": shots}
     given |= {"model.kernel": kernel, "train.beta": beta, "precision": precision}
     given |= {"device": device, "tasks.root": None if root is None else str(root)}
-    resolved = configs.read(config) if config else recipes.recipe(name, method, shots=shots)
+    default = recipes.improved if improved else recipes.recipe
+    resolved = configs.read(config) if config else default(name, method, shots=shots)
     resolved = override(resolved, {k: v for k, v in given.items() if v is not None} | _assignments(assign))
     folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
     run(resolved, folder, resume=resume, quiet=quiet or json_)
