@@ -46,6 +46,11 @@ def test_a_matrix_that_is_not_finite_is_refused_with_the_count(bad) -> None:
         linalg.cholesky(A, what="A + I")
 
 
+def test_a_matrix_that_needs_a_gradient_is_refused_with_the_same_words() -> None:
+    with pytest.raises(ValueError, match="singular to rounding"):
+        linalg.cholesky(torch.ones(2, 2, requires_grad=True) * 1.0)
+
+
 def test_nothing_is_added_to_the_diagonal() -> None:
     """A matrix that float64 can just factor comes back as it is: no jitter."""
     A = torch.diag(torch.tensor([1.0, 1e-300], dtype=torch.float64))

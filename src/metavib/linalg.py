@@ -56,6 +56,7 @@ def root(x: Tensor) -> Tensor:
 
 
 def _diagnose(A: Tensor, failed: Tensor, what: str) -> str:
+    A = A.detach()  # torch warns of numbers read off a matrix that needs a gradient
     bad = int((~A.isfinite()).sum())
     head = (
         f"Cholesky of {what} failed for {int(failed.sum())} of {failed.numel()} matrices "
