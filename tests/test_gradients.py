@@ -89,18 +89,23 @@ def test_first_order_is_the_gradient_at_the_adapted_weights(steps) -> None:
     found = meta_gradient(model, task)
     psi = {name: p.detach().clone() for name, p in model.prior.network.theta().items()}
 
-    def mean_log_p(weights: dict[str, Tensor], s) -> Tensor:
+    def log_p(weights: dict[str, Tensor], s) -> Tensor:
         f = torch.func.functional_call(model.prior.network.body, weights, (cases.inputs(s),))
         return model.likelihood.log_prob(f, s.y)
 
     for _ in range(steps):  # plain gradient ascent, one task, no functional transforms
         psi = {name: p.requires_grad_() for name, p in psi.items()}
-        slopes = torch.autograd.grad(mean_log_p(psi, task.support).mean(), list(psi.values()))
+        slopes = torch.autograd.grad(log_p(psi, task.support).mean(), list(psi.values()))
         psi = {name: (p + 0.2 * g).detach() for (name, p), g in zip(psi.items(), slopes, strict=True)}
     leaves = {name: p.requires_grad_() for name, p in psi.items()}
-    expected = torch.autograd.grad(mean_log_p(leaves, task.query).sum(), list(leaves.values()))
+    expected = torch.autograd.grad(log_p(leaves, task.query).sum(), list(leaves.values()))
     for a, b in zip(found, expected, strict=True):
         assert_close(a, b)
+    # Delta is a constant to the likelihood's noise too, which the inner objective also contains.
+    raw = model.likelihood.noise.raw
+    (noise,) = torch.autograd.grad(vib(model, task, beta=0.0).value, raw)
+    (held,) = torch.autograd.grad(log_p(psi, task.query).sum(), raw)
+    assert_close(noise, held)
     second = meta_gradient(small(steps), task)
     assert max(float((a - b).abs().max()) for a, b in zip(found, second, strict=True)) > 1e-3
 
