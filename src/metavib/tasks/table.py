@@ -29,7 +29,7 @@ class TableTasks:
         rows = examples(x, y, name="table")
         if rows.y.ndim != 1:
             raise ValueError(f"a table has one row a point: y must be (rows,); got {tuple(rows.y.shape)}.")
-        ids = np.asarray(ids)
+        ids = _ids(ids)
         if ids.shape != (len(rows.y),):
             raise ValueError(f"task ids must be one a row, ({len(rows.y)},); got {ids.shape}.")
         check_sizes(shots, queries, min_shots)
@@ -81,6 +81,15 @@ class TableTasks:
         return Examples(torch.where(lifted, x, 0), torch.where(mask, y, 0), mask)
 
 
+def _ids(ids: Any) -> np.ndarray:
+    """Task ids as an array; a missing one is refused, since rows without a task would become a task."""
+    ids = np.asarray(ids)
+    missing = sum(value is None or value != value for value in ids.ravel().tolist())
+    if missing:
+        raise ValueError(f"{missing} of {ids.size} rows have no task id (None or NaN); drop or fill them first.")
+    return ids
+
+
 def split_tasks(ids: Any, *, fractions: Sequence[float] = (0.7, 0.15, 0.15), seed: int = 0) -> tuple[np.ndarray, ...]:
     """Row masks that divide a table by task: no task has rows in two parts.
 
@@ -89,7 +98,7 @@ def split_tasks(ids: Any, *, fractions: Sequence[float] = (0.7, 0.15, 0.15), see
         fractions: share of the tasks each part gets, at least one task each.
         seed: decides which.
     """
-    ids = np.asarray(ids)
+    ids = _ids(ids)
     names = np.unique(ids)
     parts = len(fractions)
     if len(names) < parts:
