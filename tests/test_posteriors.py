@@ -154,7 +154,7 @@ def test_batched_equals_looped(size, batch, form) -> None:
         assert_close(q.marginals(alone.x_v).var, var[i])
 
 
-def same(a: Primal, b: Primal, x: Tensor, tol: float = 1e-9) -> None:
+def same(a: Dual | Primal, b: Dual | Primal, x: Tensor, tol: float = 1e-9) -> None:
     for one, other in zip(a.marginals(x), b.marginals(x), strict=True):
         assert_close(one, other, rtol=tol, atol=tol)
     assert_close(a.kl(), b.kl(), rtol=tol, atol=tol)
@@ -180,6 +180,15 @@ def test_memory_streamed_merged_and_forgotten_equals_joint(size, cut) -> None:
     same(joint.forget(other), half, p.x_v, 1e-7)
     same(Primal(k, Memory(*(t.clone() for t in joint.memory))), joint, p.x_v)
     assert joint.memory.A.shape == (size["M"], size["M"])
+
+
+@given(size=sizes, cut=st.integers(0, 12))
+def test_dual_update_equals_joint(size, cut) -> None:
+    """The growing form: kernels without an explicit map take more points too."""
+    p = Problem(**size)
+    k = make(kernels.Matern32)
+    (x, mask, sites), second = p.part(slice(0, cut)), p.part(slice(cut, None))
+    same(Dual(k, k.embed(x), mask, sites).update(*second), p.dual(k), p.x_v)
 
 
 def _embedded(k: kernels.Kernel, part: tuple[Tensor, Tensor, Sites]) -> tuple[Tensor, Tensor, Sites]:

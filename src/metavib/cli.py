@@ -15,9 +15,9 @@ from metavib import checkpoint, plots, recipes, records, tables
 from metavib import config as configs
 from metavib import train as training
 from metavib.config import METHODS, Config
-from metavib.experiments import NAMES, experiment
-from metavib.files import write_json
-from metavib.strict import override
+from metavib.experiments import NAMES, REGRESSION, experiment
+from metavib.files import read_json, write_json
+from metavib.strict import override, to_dict
 
 app = typer.Typer(
     name="metavib",
@@ -68,7 +68,7 @@ def train(
     given |= {"model.kernel": kernel, "train.beta": beta, "precision": precision}
     given |= {"device": device, "tasks.root": None if root is None else str(root)}
     default = recipes.improved if improved else recipes.recipe
-    resolved = configs.read(config) if config else default(name, method, shots=shots)
+    resolved = configs.read(config) if config else default(name, method, shots=shots, kernel=kernel or "linear")
     resolved = override(resolved, {k: v for k, v in given.items() if v is not None} | _assignments(assign))
     folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
     run(resolved, folder, resume=resume, quiet=quiet or json_)
@@ -111,20 +111,24 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="Folder for the figures. Default: the run folder.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the task that is drawn.")] = 1,
 ) -> None:
-    """Draw a run: predictions on one task for K = 1, 2, 3, 4, 5, 7, and its learning curve."""
+    """Draw a run: its learning curve, and predictions on one task for K = 1, 2, 3, 4, 5, 7 or a reliability figure."""
     saved = checkpoint.load(run / training.LAST)
-    folder = out or run
-    model = checkpoint.restore_model(saved)
-    plots.save(plots.predictions(model, saved.config, seed=seed), folder / "predictions.png")
-    title = f"{saved.config.method} on {saved.config.tasks.name}"
-    plots.save(plots.learning_curve(training.read_metrics(run), title), folder / "learning_curve.png")
-    for name in ("predictions.png", "learning_curve.png"):
+    folder, tasks = out or run, saved.config.tasks.name
+    figures = {
+        "learning_curve.png": plots.learning_curve(training.read_metrics(run), f"{saved.config.method} on {tasks}")
+    }
+    if tasks in REGRESSION:
+        figures["predictions.png"] = plots.predictions(training.selected(run), saved.config, seed=seed)
+    elif (run / "record.json").exists():
+        figures["reliability.png"] = plots.reliability({saved.config.method: read_json(run / "record.json")})
+    for name, figure in figures.items():
+        plots.save(figure, folder / name)
         typer.echo(folder / name)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="table-1, figure-2 or beta-sinusoid.")],
+    name: Annotated[str, typer.Argument(help="table-1, figure-2, beta-sinusoid or glyphs.")],
     quick: Annotated[bool, typer.Option("--quick", help="A minute's version of the same.")] = False,
     out: Annotated[Path, typer.Option(help="Where records, tables and figures go.")] = Path("results"),
     jobs: Annotated[int | None, typer.Option(help="Runs at a time. Default: one a core.")] = None,
@@ -139,6 +143,50 @@ def reproduce(
     from metavib import reproduce as reproductions
 
     _print_markdown(reproductions.reproduce(name, out, fast=quick, jobs=jobs, quiet=quiet))
+
+
+@app.command()
+def show(run: Run, json_: Json = False) -> None:
+    """Say what a run is and how good it was."""
+    saved = checkpoint.load(run / training.LAST)
+    c, lines = saved.config, training.read_metrics(run)
+    done = f"{saved.step} of {c.train.steps} steps" + ("" if saved.step == c.train.steps else "; go on with --resume")
+    result = read_json(run / "evaluation.json") if (run / "evaluation.json").exists() else None
+    if json_:
+        typer.echo(json.dumps({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
+        return
+    seconds = lines[-1]["seconds"] if lines else 0.0
+    parameters = sum(p.numel() for p in checkpoint.restore_model(saved).parameters())
+    about = {
+        "experiment": f"{c.tasks.name}, {c.tasks.shots}-shot",
+        "method": c.method + (f", {c.model.kernel} kernel" if c.method in ("gp-vib", "gp-maml", "dkt") else ""),
+        "training": f"{done}, {c.train.tasks} tasks a step, beta {c.train.beta:g}, {seconds:.0f} s",
+        "model": f"{parameters:,} parameters, {c.repeats} repeat{'s' * (c.repeats > 1)}, {c.precision}, seed {c.seed}",
+    }
+    text = tables.markdown(("run", str(run)), about.items())
+    _print_markdown(text + ("\n\n" + tables.evaluation(result) if result else ""))
+
+
+@app.command()
+def data(
+    root: Annotated[Path | None, typer.Option(help="Folder to look in. Default: `$METAVIB_DATA`, else `data`.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the datasets: what each is, where to get it, and what was found."""
+    from metavib.data import catalog
+
+    entries = catalog(root)
+    if json_:
+        typer.echo(
+            json.dumps([{**e._asdict(), "found": [str(f) for f in e.found]} for e in entries], indent=2, default=str)
+        )
+        return
+    rows = [["glyphs", "built in", "characters from matplotlib's fonts; nothing to download"]]
+    rows += [[e.name, f"ready ({e.form})" if e.ready else "missing", e.what] for e in entries]
+    _print_markdown(tables.markdown(("dataset", "status", "what"), rows))
+    for e in entries:
+        if not e.ready:
+            _print_markdown(f"\n**{e.name}**: {e.remedy}")
 
 
 @app.command()

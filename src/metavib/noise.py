@@ -18,20 +18,25 @@ def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Te
     if isinstance(noise, Generator):
         return torch.randn(shape, generator=noise, dtype=like.dtype, device=like.device)
     if isinstance(noise, Tensor):
-        try:
-            torch.broadcast_shapes(noise.shape, (len(noise), *shape[1:]))
-        except RuntimeError:
+        wanted = (len(noise), *shape[1:])
+        aligned = noise.reshape(len(noise), *(1,) * (len(shape) - noise.ndim), *noise.shape[1:])
+        if aligned.ndim != len(shape) or any(a not in (1, w) for a, w in zip(aligned.shape, wanted, strict=True)):
             raise ValueError(
                 f"base samples must broadcast to (samples, {', '.join(map(str, shape[1:]))}); got {tuple(noise.shape)}."
-            ) from None
-        return noise.reshape(len(noise), *(1,) * (len(shape) - noise.ndim), *noise.shape[1:])
+            )
+        return aligned
     raise ValueError(
         "this model's bound is estimated by sampling: pass noise=torch.Generator(), or the base samples themselves."
     )
 
 
 def seeded(*seeds: int, device: torch.device | str = "cpu") -> Generator:
-    """A generator for the stream named by some integers; different names give unrelated streams."""
+    """A generator for the stream named by some integers below 2**32; different names give unrelated streams.
+
+    Names that differ by trailing zeros alone are the same: (1,) is (1, 0).
+    """
+    if not all(0 <= seed < 2**32 for seed in seeds):
+        raise ValueError(f"seeds must be whole numbers from 0 to below 2**32; got {seeds}.")
     # SeedSequence mixes the integers well, so that neighbouring seeds (0, 1), (1, 0) share nothing.
     import numpy as np
 

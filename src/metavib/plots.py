@@ -114,6 +114,36 @@ def beta_curve(records: dict[str, Any]) -> Figure:
     return figure
 
 
+def reliability(records: dict[str, Any]) -> Figure:
+    """Accuracy against confidence in 15 bins, a panel a run; on the diagonal predictions are calibrated."""
+    columns = min(6, len(records))
+    rows = -(-len(records) // columns)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(1 + 1.7 * columns, 0.6 + 1.8 * rows))
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+        for ax, (name, record) in zip(panels, records.items(), strict=False):
+            found = record["evaluation"]["rows"][0]["metrics"]
+            curve = found["reliability"]
+            points = [p for p in zip(curve["confidence"], curve["accuracy"], strict=True) if None not in p]
+            ax.plot([0, 1], [0, 1], color=INK, lw=0.8, ls="--")
+            ax.bar(
+                [(i + 0.5) / len(curve["points"]) for i in range(len(curve["points"]))],
+                [n / max(curve["points"]) * 0.3 for n in curve["points"]],
+                width=1 / len(curve["points"]),
+                color=BAND,
+                alpha=0.6,
+                lw=0,
+            )
+            ax.plot(*zip(*points, strict=True), "o-", color=MEAN, ms=2.5, lw=1.2)
+            ax.set_title(f"{name}\nECE {100 * found['ece']:.1f}%", fontsize=7)
+            ax.set(xlim=(0, 1), ylim=(0, 1))
+        for ax in figure.axes[len(records) :]:
+            ax.axis("off")
+        figure.supxlabel("confidence (bars: share of points)", fontsize=8)
+        figure.supylabel("accuracy", fontsize=8)
+    return figure
+
+
 def _curve(config: Config, seed: int) -> tuple[Tensor, Tensor, Examples]:
     """A task's values at many sorted points, and support points of it."""
     dense = replace(config.tasks, shots=max(FIGURE_SHOTS), min_shots=None, queries=400)

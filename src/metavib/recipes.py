@@ -14,20 +14,22 @@ from metavib.strict import override
 Changes = dict[str, Any]
 
 
-def recipe(experiment: str, method: str, *, shots: int | None = None) -> Config:
+def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: str = "linear") -> Config:
     """The default config of a method on an experiment.
 
     Args:
         experiment: one of `metavib.experiments.NAMES`.
         method: one of `metavib.config.METHODS`.
         shots: K; decides the length of training and the queries in some protocols.
+        kernel: of the GP methods.
     """
     if experiment not in NAMES:
         raise ValueError(f"experiment must be one of {', '.join(NAMES)}; got {experiment!r}.")
     if experiment in CLASSIFICATION:
-        changes = _images(experiment, method, shots or (15 if experiment == "augmented-omniglot" else 1))
+        changes = _images(experiment, method, shots or (15 if experiment == "augmented-omniglot" else 1), kernel)
     else:
-        changes = _regression(experiment, method) | ({} if shots is None else {"tasks.shots": shots})
+        changes = {**_regression(experiment, method), "model.kernel": kernel}
+        changes |= {} if shots is None else {"tasks.shots": shots}
     return override(Config(tasks=TasksConfig(name=experiment)), {"method": method, **changes})
 
 
@@ -53,14 +55,16 @@ def _regression(experiment: str, method: str) -> Changes:
     if method not in _SINUSOID:
         raise ValueError(f"{method} is a classifier; {experiment} takes {', '.join(_SINUSOID)}.")
     beta: Changes = {"train.beta": 0.0} if method == "maml" else {}
+    if experiment == "table":
+        return {**_TABLE, **beta, **({} if method == "gp-vib" else _FIXED_NOISE if "maml" == method[-4:] else {})}
     if experiment == "gaussian":
         return {**beta, "model.widths": [64, 64], "model.reach": 2.0, "model.noise": 0.1, "train.tasks": 16}
     return {**beta, **_SINUSOID[method]}
 
 
-def improved(experiment: str, method: str, *, shots: int | None = None) -> Config:
+def improved(experiment: str, method: str, *, shots: int | None = None, kernel: str = "linear") -> Config:
     """Our own recipe, apart from the paper's; what each change did is in THEORY.md, section 11."""
-    config = recipe(experiment, method, shots=shots)
+    config = recipe(experiment, method, shots=shots, kernel=kernel)
     if method != "gp-vib" or experiment not in ("sinusoid", "omniglot-emnist"):
         raise ValueError(
             f"there is no recipe of ours for {method} on {experiment}: for gp-vib on sinusoid and omniglot-emnist."
@@ -93,9 +97,9 @@ def demo() -> Config:
 _CHARACTERS: Changes = {"tasks.channels": 1, "tasks.size": 28}
 _NATURAL: Changes = {"tasks.channels": 3, "tasks.size": 84, "tasks.augment": True}
 _DATA: dict[str, Changes] = {
-    "glyphs": {**_CHARACTERS, "model.classes": 532},
+    "glyphs": {**_CHARACTERS, "model.classes": 532, "model.width": 32},
     "omniglot-emnist": {**_CHARACTERS, "model.classes": 1597},
-    "omniglot": {**_CHARACTERS, "model.classes": 4112, "model.backbone": "strided-conv4", "train.tasks": 32},
+    "omniglot": {**_CHARACTERS, "model.classes": 4112, "model.backbone": "strided-conv4"},
     "augmented-omniglot": {
         **_CHARACTERS,
         "tasks.augment": True,
@@ -108,7 +112,16 @@ _DATA: dict[str, Changes] = {
     "mini-imagenet-cub": {**_NATURAL, "model.classes": 100},
     "images": _NATURAL,
 }
-_INNER: Changes = {"model.inner_steps": 5, "model.inner_rate": 0.01, "model.norm": "transductive"}
+_PROTOCOL: dict[str, Changes] = {
+    "glyphs": {"train.steps": 1_500, "train.validate_every": 250, "test.tasks": 600},
+    "omniglot": {"train.steps": 60_000, "train.tasks": 32, "train.validate_every": 500, "test.tasks": 1_000},
+    "augmented-omniglot": {
+        "train.steps": 5_000,
+        "train.validate_every": 250,
+        "train.validation_tasks": 25,
+        "test.tasks": 1_000,
+    },
+}
 _GP: Changes = {
     "model.sites": "simplified",
     "model.bias": True,
@@ -116,13 +129,21 @@ _GP: Changes = {
     "train.beta": 1e-3,
     "train.scale_lr": 1e-4,
 }
+# The longer version's tuning for Omniglot: outer rate, inner rate, beta, for 1 shot and 5.
+_OMNIGLOT: dict[tuple[str, str], tuple[tuple[float, float, float], tuple[float, float, float]]] = {
+    ("stochastic-maml", "linear"): ((0.005, 1.5, 1e-7), (0.001, 1.5, 1e-6)),
+    ("gp-vib", "cosine"): ((0.001, 1.0, 5e-4), (0.0025, 1.0, 5e-4)),
+    ("gp-vib", "linear"): ((0.0025, 1.0, 1e-4), (0.005, 1.0, 1e-4)),
+    ("gp-maml", "cosine"): ((7.5e-4, 5e-4, 5e-4), (0.005, 0.002, 5e-4)),
+    ("gp-maml", "linear"): ((0.0025, 0.002, 1e-4), (0.001, 5e-4, 5e-5)),
+}
 
 
-def _images(experiment: str, method: str, shots: int) -> Changes:
-    characters = _DATA[experiment]["tasks.channels"] == 1
+def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
     changes: Changes = {
         "model.backbone": "conv4",
         "model.likelihood": "softmax",
+        "model.kernel": kernel,
         "tasks.shots": shots,
         "tasks.queries": 16,
         "train.steps": 60_000 if shots < 5 else 40_000,
@@ -137,43 +158,47 @@ def _images(experiment: str, method: str, shots: int) -> Changes:
         "test.tasks": 3_000,
         "test.queries": 15,
         **_DATA[experiment],
+        **_PROTOCOL.get(experiment, {}),
     }
-    if characters:  # 20 pictures a class
-        changes["tasks.queries"] = changes["test.queries"] = min(16, 20 - shots)
-        if experiment == "omniglot-emnist":
-            changes["test.queries"] = 15
-    if experiment == "glyphs":
-        changes |= {"train.steps": 2_000, "test.tasks": 600}
-    if experiment == "augmented-omniglot":
-        changes |= {
-            "train.steps": 5_000,
-            "train.validate_every": 250,
-            "train.validation_tasks": 25,
-            "test.tasks": 1_000,
-        }
-    if experiment == "omniglot":
-        changes |= {"train.validate_every": 500, "test.tasks": 1_000}
-    return changes | _image_method(experiment, method, characters=characters, steps=changes["train.steps"])
-
-
-def _image_method(experiment: str, method: str, *, characters: bool, steps: int) -> Changes:
+    if _DATA[experiment]["tasks.channels"] == 1:  # 20 pictures a class (EMNIST has more to test on)
+        left = min(16, 20 - shots)
+        changes |= {"tasks.queries": left, "test.queries": 15 if experiment == "omniglot-emnist" else min(15, left)}
     if method == "gp-vib":
-        return _GP
-    if method in TRANSFER:  # mini-batches of 16 images of all classes; an epoch of them has no validation
-        epochs = {"omniglot-emnist": 10_000, "glyphs": 2_000}
-        return {"tasks.queries": 16, "train.steps": epochs.get(experiment, 70_000), "train.validate_every": 2_000}
-    if method in ("maml", "stochastic-maml", "gp-maml"):
-        tasks = 32 if characters else 4  # the same number of episodes in fewer, larger steps
-        episodes: Changes = {"train.tasks": tasks, "train.steps": max(1, steps // tasks)}
-        if characters:
-            episodes |= {"model.inner_steps": 1, "model.inner_rate": 0.1, "model.norm": "transductive"}
-        if experiment in ("omniglot", "augmented-omniglot", "glyphs"):
-            episodes = {"model.norm": "transductive" if experiment != "augmented-omniglot" else "none"}
-            episodes |= {"model.inner_rate": 0.1}
-        changes = {**_INNER, **episodes}
-        if method == "stochastic-maml":
-            changes |= {"train.beta": 1e-5, "model.weight_variance": 1e-5}
-        if method == "gp-maml":
-            changes |= {**_GP, "model.inner_rate": 5e-4}
-        return changes
-    return {}
+        changes |= _GP
+    elif method in TRANSFER:
+        changes |= _transfer(experiment)
+    elif method in ("maml", "stochastic-maml", "gp-maml"):
+        changes |= _gradient(experiment, method, steps=changes["train.steps"])
+    if experiment == "omniglot" and (method, kernel) in _OMNIGLOT:
+        lr, inner, beta = _OMNIGLOT[method, kernel][shots >= 5]
+        changes |= {"train.lr": lr, "model.inner_rate": inner, "train.beta": beta}
+    return changes
+
+
+def _transfer(experiment: str) -> Changes:
+    """Mini-batches of 16 images of all classes. Chen et al.: 5 epochs of characters, 200 of birds."""
+    steps = {"glyphs": 1_500, "omniglot-emnist": 10_000, "omniglot": 25_000}.get(experiment, 70_000)
+    return {"tasks.queries": 16, "train.steps": steps, "train.validate_every": max(500, steps // 20)}
+
+
+def _gradient(experiment: str, method: str, *, steps: int) -> Changes:
+    """Several tasks a step, so that the episodes are as many as with the other methods."""
+    if experiment in ("mini-imagenet", "cub", "mini-imagenet-cub", "images"):
+        changes: Changes = {
+            "model.inner_steps": 5,
+            "model.inner_rate": 0.01,
+            "train.tasks": 4,
+            "train.steps": steps // 4,
+        }
+    elif experiment == "omniglot-emnist":
+        changes = {"model.inner_steps": 1, "model.inner_rate": 0.1, "train.tasks": 32, "train.steps": steps // 32}
+    elif experiment == "augmented-omniglot":
+        changes = {"model.inner_steps": 5, "model.inner_rate": 0.1}
+    else:
+        changes = {"model.inner_steps": 1, "model.inner_rate": 0.1}
+    changes["model.norm"] = "none" if experiment == "augmented-omniglot" else "transductive"
+    if method == "stochastic-maml":
+        changes |= {"train.beta": 1e-6, "model.weight_variance": 1e-5}
+    if method == "gp-maml":
+        changes |= {**_GP, "model.inner_rate": 5e-4}
+    return changes

@@ -1,10 +1,11 @@
 """The paper's tables and figures, one command each.
 
-Each experiment is a set of named configs; `metavib.runs` does what is missing, and the records it leaves are all that
-tables and figures are made from.
+Each is a set of named configs and a way to show their records. What is recorded under the same config is skipped, a
+run that was killed goes on, and tables and figures are made from the records alone (figure 2 from a trained model too).
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,32 @@ from metavib import checkpoint, plots, recipes, tables
 from metavib.config import Config
 from metavib.files import read_json, write_atomically, write_json
 from metavib.runs import run_all
-from metavib.strict import override
+from metavib.strict import override, to_dict
 from metavib.train import LAST
 
+Records = dict[str, Any]
 BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
 
 
-def table_1(*, repeats: int = 10) -> dict[str, Config]:
-    """Sinusoids: the paper's four methods, and our improved GP-VIB."""
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure.
+
+    Args:
+        configs: the runs it needs, by name.
+        show: from the records and the folder they lie in to Markdown; figures go into that folder.
+    """
+
+    configs: Callable[[], dict[str, Config]]
+    show: Callable[[Records, Path], str]
+
+
+def table_1() -> dict[str, Config]:
+    """Sinusoids: the paper's four methods, and our improved GP-VIB; 10 repeats of each."""
     methods = ("maml", "stochastic-maml", "gp-vib", "gp-maml")
-    configs = {method: replace(recipes.recipe("sinusoid", method), repeats=repeats) for method in methods}
-    return {**configs, "gp-vib-improved": replace(recipes.improved("sinusoid", "gp-vib"), repeats=repeats)}
+    configs = {method: recipes.recipe("sinusoid", method) for method in methods}
+    configs["gp-vib-improved"] = recipes.improved("sinusoid", "gp-vib")
+    return {name: replace(config, repeats=10) for name, config in configs.items()}
 
 
 def figure_2() -> dict[str, Config]:
@@ -30,49 +46,87 @@ def figure_2() -> dict[str, Config]:
     return {"gp-vib": recipes.recipe("sinusoid", "gp-vib")}
 
 
-def beta_sinusoid(*, repeats: int = 5) -> dict[str, Config]:
-    """GP-VIB on sinusoids against beta."""
-    base = replace(recipes.recipe("sinusoid", "gp-vib"), repeats=repeats)
+def beta_sinusoid() -> dict[str, Config]:
+    """GP-VIB on sinusoids against beta; 5 repeats of each."""
+    base = replace(recipes.recipe("sinusoid", "gp-vib"), repeats=5)
     return {f"beta-{beta:g}": override(base, {"train.beta": beta}) for beta in BETAS}
 
 
-REPRODUCTIONS = {"table-1": table_1, "figure-2": figure_2, "beta-sinusoid": beta_sinusoid}
+def glyphs() -> dict[str, Config]:
+    """The methods of the paper's main table on the built-in characters, 5-way 1- and 5-shot."""
+    configs = {}
+    for name, (method, kernel) in tables.MAIN_TABLE.items():
+        for shots in (1, 5):
+            configs[f"{name}-{shots}"] = recipes.recipe("glyphs", method, shots=shots, kernel=kernel)
+    return configs
+
+
+def _show_figure_2(records: Records, folder: Path) -> str:
+    saved = checkpoint.load(folder / "runs" / "gp-vib" / LAST)
+    plots.save(plots.predictions(checkpoint.restore_model(saved), saved.config), folder / "figure-2.png")
+    return "![One task with more and more points](figure-2.png)\n\n" + tables.table_1(records)
+
+
+def _show_beta(records: Records, folder: Path) -> str:
+    plots.save(plots.beta_curve(records), folder / "beta.png")
+    return "![Error against beta](beta.png)\n\n" + tables.beta(records)
+
+
+def _show_images(records: Records, folder: Path) -> str:
+    plots.save(plots.reliability(records), folder / "reliability.png")
+    return tables.images(records) + "\n\n![Reliability](reliability.png)"
+
+
+REPRODUCTIONS = {
+    "table-1": Reproduction(table_1, lambda records, folder: tables.table_1(records)),
+    "figure-2": Reproduction(figure_2, _show_figure_2),
+    "beta-sinusoid": Reproduction(beta_sinusoid, _show_beta),
+    "glyphs": Reproduction(glyphs, _show_images),
+}
 
 
 def quick(config: Config) -> Config:
     """A minute's version of a run: the same code, a fraction of the steps, fewer repeats and tasks."""
-    steps = max(200, config.train.steps // 30)
+    images = config.model.backbone != "mlp"
+    steps = 20 if images else max(200, config.train.steps // 30)
     changes: dict[str, Any] = {"train.steps": steps, "train.validate_every": steps // 2, "train.save_every": steps}
-    changes |= {"train.log_every": max(1, steps // 20), "test.tasks": 100}
+    changes |= {"train.log_every": max(1, steps // 20), "test.tasks": 10 if images else 100}
+    if images:
+        changes |= {"train.validation_tasks": 5, "model.width": 8}
     return override(replace(config, repeats=min(2, config.repeats)), changes)
 
 
 def reproduce(name: str, out: Path, *, fast: bool = False, jobs: int | None = None, quiet: bool = False) -> str:
-    """Runs what is missing of a table or figure, writes it under `out/<name>`, and returns it in Markdown."""
+    """Runs what is missing of a table or figure, writes it under `out/<name>`, and returns it in Markdown.
+
+    Args:
+        name: one of `REPRODUCTIONS`.
+        out: folder of the results.
+        fast: a minute's version, under a name of its own.
+        jobs: runs at a time; one a core unless told.
+        quiet: no progress bar.
+    """
     if name not in REPRODUCTIONS:
         raise ValueError(f"there is no {name!r} to reproduce; there are {', '.join(REPRODUCTIONS)}.")
-    configs = REPRODUCTIONS[name]()
+    configs = REPRODUCTIONS[name].configs()
     if fast:
         configs = {key: quick(config) for key, config in configs.items()}
     folder = out / (f"{name}-quick" if fast else name)
-    run_all(configs, folder / "runs", jobs=jobs, quiet=quiet)
-    records = {key: read_json(folder / "runs" / key / "record.json") for key in configs}
-    for key, record in records.items():
-        write_json(folder / f"{key}.json", record)
-    return show(name, records, folder)
-
-
-def show(name: str, records: dict[str, Any], folder: Path) -> str:
-    """Tables and figures from the records (and, for figure 2, the trained model)."""
-    if name == "table-1":
-        text = tables.table_1(records)
-    elif name == "beta-sinusoid":
-        text = tables.beta(records)
-        plots.save(plots.beta_curve(records), folder / "beta.png")
-    else:
-        saved = checkpoint.load(folder / "runs" / "gp-vib" / LAST)
-        figure = plots.predictions(checkpoint.restore_model(saved), saved.config)
-        plots.save(figure, folder / "figure-2.png")
-        text = f"Figure 2: {folder / 'figure-2.png'}\n\n" + tables.table_1(records)
+    run_all(
+        {k: c for k, c in configs.items() if not _recorded(folder / f"{k}.json", c)},
+        folder / "runs",
+        jobs=jobs,
+        quiet=quiet,
+    )
+    for key in configs:
+        finished = folder / "runs" / key / "record.json"
+        if finished.exists():
+            write_json(folder / f"{key}.json", read_json(finished))
+    text = REPRODUCTIONS[name].show({key: read_json(folder / f"{key}.json") for key in configs}, folder)
     write_atomically(folder / "README.md", lambda p: p.write_text(text + "\n", encoding="utf-8"))
     return text
+
+
+def _recorded(path: Path, config: Config) -> bool:
+    """Whether a run of this very config is on record."""
+    return path.exists() and read_json(path)["config"] == to_dict(config)

@@ -6,6 +6,20 @@ from typing import Any
 from metavib import paper
 
 TITLES = {"maml": "MAML", "stochastic-maml": "stochastic MAML", "gp-vib": "GP-VIB", "gp-maml": "GP+MAML"}
+# The rows of the paper's main table: name -> method and kernel.
+MAIN_TABLE = {
+    "feature-transfer": ("feature-transfer", "linear"),
+    "baseline++": ("baseline++", "linear"),
+    "matching-net": ("matching-net", "linear"),
+    "proto-net": ("proto-net", "linear"),
+    "maml": ("maml", "linear"),
+    "relation-net": ("relation-net", "linear"),
+    "dkt-linear": ("dkt", "linear"),
+    "dkt-cosine": ("dkt", "cosine"),
+    "dkt-bn-cosine": ("dkt", "bn-cosine"),
+    "gp-vib-linear": ("gp-vib", "linear"),
+    "gp-vib-cosine": ("gp-vib", "cosine"),
+}
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -100,6 +114,25 @@ def table_1(records: dict[str, Any]) -> str:
         + " for all repeats together."
     )
     return markdown(header, rows) + "\n\n" + note
+
+
+def images(records: dict[str, Any]) -> str:
+    """Accuracy, NLL and ECE of image runs named `<row>-<shots>`, a row a method."""
+    shots = sorted({record["evaluation"]["rows"][0]["shots"] for record in records.values()})
+    header = ["method"] + [f"{column}, {k}-shot" for k in shots for column in ("accuracy %", "NLL", "ECE %")]
+    rows = []
+    for name in dict.fromkeys(key.rpartition("-")[0] for key in records):
+        found = [records[f"{name}-{k}"]["evaluation"]["rows"][0]["metrics"] for k in shots]
+        cells = [_class_cells(metrics) for metrics in found]
+        rows.append([name, *(cell for c in cells for cell in (c[0], c[1], c[3]))])
+    first = next(iter(records.values()))
+    seconds = sum(record["training_seconds"] for record in records.values())
+    row = first["evaluation"]["rows"][0]
+    return markdown(header, rows) + (
+        f"\n\n{row['ways']}-way {first['evaluation']['experiment']}. One training a cell; ± is the 95% interval over "
+        f"{row['episodes']} test episodes, not a spread over trainings. Trained on {first['machine']}; "
+        f"{seconds / 60:.0f} minutes of training in all."
+    )
 
 
 def beta(records: dict[str, Any]) -> str:

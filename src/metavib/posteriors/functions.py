@@ -76,6 +76,12 @@ class Dual(Posterior):
         n, c = self.mask.sum(-1).to(self.L.dtype), self.sites.m.shape[-1]  # an integer n log 2 pi would be float32
         return -0.5 * (self.L_m.square().sum((-2, -1)) + c * (linalg.logdet(self.L) + n * log(2 * pi)))
 
+    def update(self, x: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> "Dual":
+        """The posterior after more points, which keeps them all: memory and cost grow with their number."""
+        z = torch.cat([self.z, self.kernel.embed(x)], -2)
+        m, s = torch.cat([self.sites.m, sites.m], -2), torch.cat([self.sites.s, sites.s], -1)
+        return Dual(self.kernel, z, torch.cat([self.mask, mask], -1), Sites(m, s))
+
 
 class Memory(NamedTuple):
     r"""All that a task's points have to say under an explicit kernel, in constant size (eq. 11).
