@@ -51,12 +51,38 @@ _SINUSOID: dict[str, Changes] = {
 }
 
 
+# Tables of one's own, whose inputs and outputs are standardised: tasks of any size, so training supports of any size.
+_TABLE: Changes = {
+    "tasks.shots": 20,
+    "tasks.queries": 20,
+    "tasks.min_shots": 1,
+    "model.widths": [64, 64],
+    "model.reach": 2.0,
+    "model.bias": True,
+    "model.learn_scale": True,
+    "model.noise": 0.3,
+    "train.steps": 4_000,
+    "train.tasks": 16,
+    "train.lr": 2e-3,
+    "train.schedule": "cosine",
+    "train.validate_every": 200,
+    "train.select": "best",
+    "train.save_every": 1_000,
+    "train.log_every": 100,
+}
+_TABLE_METHOD: dict[str, Changes] = {
+    "maml": _FIXED_NOISE,
+    "stochastic-maml": {**_FIXED_NOISE, "train.beta": 1e-4, "model.weight_variance": 1e-5},
+    "gp-maml": {"train.beta": 0.5, "model.inner_rate": 1e-4},
+}
+
+
 def _regression(experiment: str, method: str) -> Changes:
     if method not in _SINUSOID:
         raise ValueError(f"{method} is a classifier; {experiment} takes {', '.join(_SINUSOID)}.")
     beta: Changes = {"train.beta": 0.0} if method == "maml" else {}
     if experiment == "table":
-        return {**_TABLE, **beta, **({} if method == "gp-vib" else _FIXED_NOISE if "maml" == method[-4:] else {})}
+        return {**_TABLE, **beta, **_TABLE_METHOD.get(method, {})}
     if experiment == "gaussian":
         return {**beta, "model.widths": [64, 64], "model.reach": 2.0, "model.noise": 0.1, "train.tasks": 16}
     return {**beta, **_SINUSOID[method]}
@@ -88,7 +114,7 @@ _IMPROVED_CHARACTERS: Changes = {
 
 def demo() -> Config:
     """The quick path to something to look at."""
-    changes = {"train.steps": 12_000, "train.validate_every": 2_000, "train.save_every": 2_000, "train.log_every": 100}
+    changes = {"train.steps": 30_000, "train.validate_every": 2_000, "train.save_every": 2_000, "train.log_every": 100}
     return override(improved("sinusoid", "gp-vib"), changes)
 
 
