@@ -21,6 +21,33 @@ PRECISIONS = ("float32", "tf32", "float64")
 
 
 @dataclass(frozen=True)
+class TableConfig:
+    """A table of one's own, in a CSV file. `metavib.experiments.table.resolve` fills in what the file decides.
+
+    Args:
+        csv: the file.
+        task, target: the columns with the task of a row and with its output.
+        features: the columns with the inputs; empty: all others.
+        missing: refuse missing inputs, or replace them by the training mean and add an indicator column.
+        digest: SHA-256 of the file, so that no run goes on with another one.
+        mean, scale, flags: standardisation of the inputs, and which of them have an indicator column.
+        y_mean, y_scale: standardisation of real outputs.
+    """
+
+    csv: str | None = None
+    task: str = ""
+    target: str = ""
+    features: tuple[str, ...] = ()
+    missing: str = "refuse"
+    digest: str = ""
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    flags: tuple[int, ...] = ()
+    y_mean: float = 0.0
+    y_scale: float = 1.0
+
+
+@dataclass(frozen=True)
 class TasksConfig:
     """Which tasks, and of what size.
 
@@ -35,6 +62,8 @@ class TasksConfig:
         augment: random crops, colours and flips of training images (random motions in Augmented Omniglot).
         rotations: 90 degree rotations as classes of their own (Omniglot to EMNIST; Omniglot always has them).
         root: folder of the dataset; None: `$METAVIB_DATA`, else `data`.
+        inputs: length of an input vector, where inputs are vectors.
+        table: the table that tasks are drawn from, in the experiment of that name.
     """
 
     name: str = "sinusoid"
@@ -50,6 +79,8 @@ class TasksConfig:
     augment: bool = False
     rotations: bool = False
     root: str | None = None
+    inputs: int = 1
+    table: TableConfig = field(default_factory=TableConfig)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ CLASSIFICATION = (
     "mini-imagenet-cub",
     "images",
 )
-NAMES = (*REGRESSION, *CLASSIFICATION)
+TABLE = "table"
+NAMES = (*REGRESSION, TABLE, *CLASSIFICATION)
 
 
 def experiment(config: Config) -> Experiment:
@@ -26,4 +27,8 @@ def experiment(config: Config) -> Experiment:
         from metavib.experiments.classification import Classification  # images are read only where they are needed
 
         return Classification(config)
+    if config.tasks.name == TABLE:
+        from metavib.experiments.table import Table
+
+        return Table(config)
     raise ValueError(f"tasks.name must be one of {', '.join(NAMES)}; got {config.tasks.name!r}.")

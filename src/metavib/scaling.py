@@ -1,0 +1,167 @@
+r"""Standardisation of inputs and outputs, learned once and kept with the model.
+
+Networks and priors of this library expect numbers of order one. `columns` and `outputs` learn means and scales from
+the training data; what they return is a NamedTuple of tensors that saves with the model (`state`, `from_state`) and
+takes predictions back to the units they came in.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MISSING = ("refuse", "mean")
+"""What may be done about missing values: an error that names the column, or the training mean and an indicator."""
+
+
+class Columns(NamedTuple):
+    """Inputs to numbers of order one: `mean` and `scale`, `(d,)` for a table, `(C, 1, 1)` for images; `flags (k,)`.
+
+    Column j becomes (x_j - mean_j) / scale_j. A missing value (NaN) becomes 0, the training mean, and each column in
+    `flags` (those in which values were missing in training) is followed, after all others, by a column that says
+    where: 1 for missing, 0 for there.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    flags: Tensor
+
+    @property
+    def width(self) -> int:
+        """Number of columns after standardisation, of a table."""
+        return len(self.mean) + len(self.flags)
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """`(..., d)` to `(..., d + k)`, or images to images; missing values are those of the columns' mean."""
+        missing = x.isnan()
+        z = ((x - self.mean) / self.scale).masked_fill(missing, 0.0)
+        return torch.cat([z, missing[..., self.flags].to(z.dtype)], -1) if len(self.flags) else z
+
+
+class Outputs(NamedTuple):
+    """Real outputs to mean 0 and variance 1, and predictions back: scalars `mean` and `scale`."""
+
+    mean: Tensor
+    scale: Tensor
+
+    @property
+    def log_scale(self) -> float:
+        r"""$\log$ scale: a density of standardised outputs, less this, is one of outputs in their own units."""
+        return log(float(self.scale))
+
+    def standardise(self, y: Tensor) -> Tensor:
+        """(y - mean) / scale; counts and labels, which have no other scale than their own, stay as they are."""
+        return y if self.trivial else (y - self.mean) / self.scale
+
+    def restore(self, y: Tensor) -> Tensor:
+        """Back to the units of the data: a mean, or the end of an interval."""
+        return y if self.trivial else y * self.scale + self.mean
+
+    def restore_variance(self, var: Tensor) -> Tensor:
+        """Back to the squared units of the data."""
+        return var if self.trivial else var * self.scale.square()
+
+    @property
+    def trivial(self) -> bool:
+        """Whether nothing is changed."""
+        return float(self.mean) == 0 and float(self.scale) == 1
+
+
+class Scaling(NamedTuple):
+    """Both."""
+
+    x: Columns
+    y: Outputs
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors by name, to be saved beside the weights."""
+        return {f"{side}.{name}": t for side in self._fields for name, t in getattr(self, side)._asdict().items()}
+
+
+def from_state(tensors: Mapping[str, Tensor]) -> Scaling:
+    """What `Scaling.state` returned, read back."""
+    try:
+        return Scaling(
+            Columns(tensors["x.mean"], tensors["x.scale"], tensors["x.flags"]),
+            Outputs(tensors["y.mean"], tensors["y.scale"]),
+        )
+    except KeyError as error:
+        raise ValueError(f"the standardisation lacks {error}; it has {', '.join(sorted(tensors))}.") from error
+
+
+def columns(x: Any, *, names: Sequence[str] | None = None, missing: str = "refuse") -> Columns:
+    """Learns means and scales: of each column of `x (n, d)`, or of each channel of images `x (n, C, H, W)`.
+
+    Args:
+        x: real numbers, NaN for missing.
+        names: of the columns, for error messages.
+        missing: one of `MISSING`.
+    """
+    values = np.asarray(x, dtype=np.float64)
+    check_finite(values, names=names, missing=missing)
+    if values.ndim > 2:
+        axes = (0, *range(2, values.ndim))
+        mean, scale = _moments(values, axes)
+        shape = (-1, *(1,) * (values.ndim - 2))
+        return Columns(torch.as_tensor(mean).reshape(shape), torch.as_tensor(scale).reshape(shape), _none())
+    gaps = np.isnan(values)
+    empty = np.flatnonzero(gaps.all(0))
+    if len(empty) and len(values):
+        raise ValueError(f"{_name(int(empty[0]), names)} has no values at all: leave it out.")
+    mean, scale = _moments(values, (0,))
+    return Columns(torch.as_tensor(mean), torch.as_tensor(scale), torch.as_tensor(np.flatnonzero(gaps.any(0))))
+
+
+def unscaled(width: int) -> Columns:
+    """Inputs of a given width that stay as they are."""
+    return Columns(torch.zeros(width, dtype=torch.float64), torch.ones(width, dtype=torch.float64), _none())
+
+
+def outputs(y: Any) -> Outputs:
+    """Learns mean and scale of real outputs `y (n,)`."""
+    mean, scale = _moments(np.asarray(y, dtype=np.float64), (0,))
+    return Outputs(torch.as_tensor(mean), torch.as_tensor(scale))
+
+
+def as_they_are() -> Outputs:
+    """Outputs that must not be changed: counts, labels."""
+    return Outputs(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+
+
+def check_finite(x: np.ndarray, *, names: Sequence[str] | None = None, missing: str = "refuse") -> None:
+    """Refuses infinite values, and missing ones unless they are provided for, by the name of their column."""
+    if missing not in MISSING:
+        raise ValueError(f"missing must be one of {', '.join(MISSING)}; got {missing!r}.")
+    bad = np.isinf(x)
+    what, remedy = "infinite values", "remove or correct those rows"
+    if not bad.any() and (missing == "refuse" or x.ndim > 2):
+        bad = np.isnan(x)
+        what, remedy = "missing values (NaN)", "fill or drop them, or pass missing='mean'"
+    if not bad.any():
+        return
+    if x.ndim != 2:
+        raise ValueError(f"the images have {what} (inf or NaN pixels): remove them.")
+    column = int(np.flatnonzero(bad.any(0))[0])
+    raise ValueError(f"{_name(column, names)} has {what} in {int(bad[:, column].sum())} of {len(x)} rows: {remedy}.")
+
+
+def _moments(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation over some axes, missing values left out; 1 in place of a deviation of zero."""
+    # Dividing by the largest number first keeps the squares from overflowing.
+    largest = np.maximum(np.nanmax(np.abs(x), axis=axes, keepdims=True, initial=0.0), np.finfo(np.float64).tiny)
+    mean = np.nanmean(x / largest, axis=axes, keepdims=True)
+    deviation = np.sqrt(np.nanmean(np.square(x / largest - mean), axis=axes, keepdims=True))
+    constant = deviation <= 1e-14 * x.shape[0] ** 0.5  # what rounding makes of equal numbers
+    scale = np.where(constant, 1.0, deviation * largest)
+    return (mean * largest).squeeze(axes), scale.squeeze(axes)
+
+
+def _none() -> Tensor:
+    return torch.zeros(0, dtype=torch.int64)
+
+
+def _name(column: int, names: Sequence[str] | None) -> str:
+    return f"column {column}" if names is None else f"column {str(names[column])!r}"
