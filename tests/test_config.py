@@ -83,7 +83,7 @@ BAD = [
     ({"test.inner_steps": [-1]}, "test.inner_steps"),
     ({"test.weight_samples": 0}, "test.weight_samples"),
     ({"test.ways": 1}, "test.ways"),
-    ({"train.stepz": 3}, "unknown option train.'stepz'. Did you mean train.'steps'?"),
+    ({"train.stepz": 3}, "unknown option 'train.stepz'. Did you mean 'train.steps'?"),
     ({"train.steps": "many"}, "train.steps: expected int; got 'many'"),
 ]
 

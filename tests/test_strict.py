@@ -84,7 +84,7 @@ def test_a_wrong_type_is_refused_with_field_expectation_and_value(name, value, t
 
 
 def test_an_unknown_key_gets_a_suggestion_or_the_list():
-    with pytest.raises(ValueError, match=r"unknown option inner\.'rat'\. Did you mean inner\.'rate'\?"):
+    with pytest.raises(ValueError, match=r"unknown option 'inner\.rat'\. Did you mean 'inner\.rate'\?"):
         from_dict(Outer, {"inner": {"rat": 1.0}})
     with pytest.raises(ValueError, match=r"unknown option 'zzzzzz'\. Known: inner, seed"):
         override(Outer(), {"zzzzzz": 1})

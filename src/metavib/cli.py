@@ -82,15 +82,22 @@ def train(
 def evaluate(
     run: Run,
     shots: Annotated[list[int], typer.Option(help="Support sizes, e.g. `--shots 5 10 20`.")] = [],  # noqa: B006
+    ways: Annotated[int | None, typer.Option(help="Classes of a test task.")] = None,
     tasks: Annotated[int | None, typer.Option(help="Test tasks of each size.")] = None,
     inner_steps: Annotated[list[int], typer.Option(help="Gradient steps at test (MAML variants).")] = [],  # noqa: B006
+    temperature: Annotated[
+        bool, typer.Option("--temperature", help="Also with a temperature fitted on validation (classification).")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Decides the test tasks.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda; any run can be tested on either.")] = "cpu",
+    root: Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")] = None,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
     """Test a trained run on new tasks.
 
-    Prints error, log predictive density and the coverage of the 50, 90 and 95% intervals, with 95% intervals.
+    Regression: error, log predictive density, coverage of the 50, 90 and 95% intervals. Classification: accuracy, NLL,
+    Brier score, ECE. All with 95% intervals.
 
     Example: `metavib evaluate runs/sinusoid-gp-vib-0 --shots 5 10 20`
     """
@@ -98,11 +105,16 @@ def evaluate(
     given = {
         "test.shots": shots or None,
         "test.tasks": tasks,
+        "test.ways": ways,
         "test.inner_steps": inner_steps or None,
+        "test.temperature": temperature or None,
         "test.seed": seed,
+        "device": device,
+        "tasks.root": None if root is None else str(root),
     }
     resolved = override(saved.config, {k: v for k, v in given.items() if v is not None})
-    _show(experiment(resolved).evaluate(training.selected(run), quiet=quiet or json_), json_=json_)
+    model = training.selected(run, device=device)
+    _show(experiment(resolved).evaluate(model, quiet=quiet or json_), json_=json_)
 
 
 @app.command()

@@ -7,7 +7,7 @@ episodes every 100 steps, the best checkpoint tested on 3000 episodes. Recipes o
 
 from typing import Any
 
-from metavib.config import TRANSFER, Config, TasksConfig
+from metavib.config import METHODS, TRANSFER, Config, TasksConfig
 from metavib.experiments import CLASSIFICATION, NAMES
 from metavib.strict import override
 
@@ -25,6 +25,8 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
     """
     if experiment not in NAMES:
         raise ValueError(f"experiment must be one of {', '.join(NAMES)}; got {experiment!r}.")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}.")
     if experiment in CLASSIFICATION:
         changes = _images(experiment, method, shots or (15 if experiment == "augmented-omniglot" else 1), kernel)
     else:

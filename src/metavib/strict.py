@@ -28,8 +28,8 @@ def from_dict(cls: type[T], values: Any, *, path: str = "") -> T:
     for key in values:
         if key not in known:
             close = difflib.get_close_matches(str(key), sorted(known), n=1)
-            hint = f" Did you mean {path}{close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
-            raise ValueError(f"unknown option {path}{key!r}.{hint}")
+            hint = f" Did you mean {path + close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
+            raise ValueError(f"unknown option {path + str(key)!r}.{hint}")
     return cls(**{k: _convert(hints[k], v, f"{path}{k}") for k, v in values.items()})
 
 

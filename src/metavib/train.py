@@ -104,7 +104,7 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
                 checkpoint.save(folder / LAST, config, step, best, model, optimiser, streams)
                 if not last and asked_to_stop():
                     raise Interrupted(f"stopped after {step} of {options.steps} steps; continue with --resume.")
-    return selected(folder)
+    return selected(folder, device=config.device)
 
 
 def ascend(
@@ -119,12 +119,12 @@ def ascend(
     return Bound(*(term.detach() for term in bound))
 
 
-def selected(folder: Path) -> Model:
+def selected(folder: Path, *, device: str = "cpu") -> Model:
     """The model of a run that is to be tested: its last, or the best on validation, as its config says."""
     saved = checkpoint.load(folder / LAST)
     if saved.config.train.select == "best":
         saved = checkpoint.load(folder / BEST)
-    return checkpoint.restore_model(saved).to(saved.config.device).eval()
+    return checkpoint.restore_model(saved).to(device).eval()
 
 
 def adam(model: Model, config: Config) -> torch.optim.Adam:
@@ -157,7 +157,9 @@ def _set_rates(optimiser: torch.optim.Adam, factor: float) -> None:
 
 
 def prepare(config: Config, folder: Path, *, resume: bool) -> None:
-    """Refuses a folder that holds something else, before any work is done; writes nothing."""
+    """Refuses a folder that holds something else or a device that is not there, before any work; writes nothing."""
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device = {config.device!r}, but PyTorch sees no GPU on this machine; use --device cpu.")
     if (folder / CONFIG).exists():
         if not resume:
             raise FileExistsError(f"{folder} holds a run already; pass --resume to go on, or name another folder.")
