@@ -60,7 +60,7 @@ class Classification(Experiment):
         self.chunk = CHUNK[torch.device(config.device).type]
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
         self.source = self._training()
-        self._validation: list[Task] | None = None
+        self._validation: dict[tuple[int, int], list[Task]] = {}
 
     def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
         """Training episodes (mini-batches of all classes, in the methods that transfer)."""
@@ -68,7 +68,8 @@ class Classification(Experiment):
 
     def validate(self, model: Model) -> dict[str, float]:
         """Accuracy and NLL on the validation episodes, always the same ones."""
-        p, y, mask = self._predict(self._at_validation(model), self._validation_tasks())
+        tasks = self.config.tasks
+        p, y, mask = self._predict(self._at_validation(model), self._validation_tasks(tasks.ways, tasks.shots))
         model.train()
         accuracy = float(metrics.accuracy(p, y, mask).mean())
         return {"accuracy": accuracy, "nll": float(metrics.nll(p, y, mask).mean()), "score": accuracy}
@@ -92,7 +93,7 @@ class Classification(Experiment):
                     "metrics": report(p, y, mask),
                 }
                 if test.temperature:
-                    temperature = metrics.fit_temperature(*self._predict(tested, self._validation_tasks()))
+                    temperature = metrics.fit_temperature(*self._predict(tested, self._validation_tasks(ways, shots)))
                     tempered = report(metrics.tempered(p, temperature), y, mask)
                     row |= {"temperature": temperature, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
@@ -125,14 +126,13 @@ class Classification(Experiment):
             return AlphabetEpisodes(data, ways=ways, shots=shots, queries=queries, transform=transform)
         return Episodes(data, ways=ways, shots=shots, queries=queries, min_shots=min_shots, transform=transform)
 
-    def _validation_tasks(self) -> list[Task]:
-        if self._validation is None:
-            tasks, count = self.config.tasks, self.config.train.validation_tasks
-            queries = self.config.test.queries if self.config.method in TRANSFER else tasks.queries
-            sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": queries, "min_shots": tasks.min_shots}
-            source = self._episodes(self.splits.validation, **sizes)
-            self._validation = list(fixed(source, count=count, seed=_seed(VALIDATION, 0), batch=self.chunk))
-        return self._validation
+    def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
+        if (ways, shots) not in self._validation:
+            queries = self.config.test.queries if self.config.method in TRANSFER else self.config.tasks.queries
+            source = self._episodes(self.splits.validation, ways=ways, shots=shots, queries=queries)
+            count, seed = self.config.train.validation_tasks, _seed(VALIDATION, 0)
+            self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=self.chunk))
+        return self._validation[ways, shots]
 
     def _at_validation(self, model: Model) -> Model:
         return build.at_test(model, self.config) if self.config.method in TRANSFER else model.eval()
