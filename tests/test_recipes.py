@@ -19,8 +19,9 @@ FITTING = [
 
 @pytest.mark.parametrize(("name", "method"), FITTING)
 def test_every_recipe_survives_json_and_says_what_was_asked(name, method):
-    for shots in (None, 1, 5, 10):
-        config = recipes.recipe(name, method, shots=shots)
+    for shots, kernel in itertools.product((None, 1, 5, 10), ("linear", "cosine", "bn-cosine")):
+        config = recipes.recipe(name, method, shots=shots, kernel=kernel)
+        assert config.model.kernel == kernel
         assert config.tasks.name == name and config.method == method
         assert shots is None or config.tasks.shots == shots
         assert from_dict(Config, to_dict(config)) == config
@@ -67,7 +68,8 @@ def test_unknown_names_are_refused_with_the_known_ones():
 
 
 def test_our_own_recipes_are_apart_from_the_papers():
-    paper, ours, demo = recipes.recipe("sinusoid", "gp-vib"), recipes.improved_sinusoid(), recipes.demo()
+    paper, ours = recipes.recipe("sinusoid", "gp-vib"), recipes.improved("sinusoid", "gp-vib")
+    demo = recipes.demo()
     assert paper != ours != demo and {c.method for c in (paper, ours, demo)} == {"gp-vib"}
     for config in (ours, demo):
         assert build.model(config).training and from_dict(Config, to_dict(config)) == config

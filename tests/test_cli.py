@@ -1,0 +1,312 @@
+"""The command line: what it prints, what it refuses and how, and that programs can read it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+import tiny
+from metavib import checkpoint, cli, recipes, train
+from metavib.experiments import CLASSIFICATION, NAMES, classification
+from metavib.files import write_json
+from metavib.strict import to_dict
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def metavib(monkeypatch, capsys):
+    """The program in this process: arguments to status and output. Tiny images in the place of every dataset."""
+    monkeypatch.setattr(classification, "load", lambda tasks: tiny.splits())
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["metavib", *map(str, arguments)])
+        threads = torch.get_num_threads()
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+        torch.set_num_threads(threads)
+        return Ended(status, *capsys.readouterr())
+
+    return call
+
+
+def write_config(path: Path, config) -> Path:
+    write_json(path, to_dict(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A finished run of each kind, as the program leaves it."""
+    root = tmp_path_factory.mktemp("runs")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(classification, "load", lambda tasks: tiny.splits())
+    for method in tiny.REGRESSORS:
+        cli.run(tiny.sinusoid(method), root / method, resume=False, quiet=True)
+    cli.run(tiny.glyphs(), root / "glyphs", resume=False, quiet=True)
+    patch.undo()
+    return root
+
+
+def strict(text: str):
+    """JSON as other programs read it: no NaN, no Infinity."""
+
+    def refuse(name: str):
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+COMMANDS = [c.name or c.callback.__name__ for c in cli.app.registered_commands]
+
+
+def test_help_lists_every_command(metavib):
+    ended = metavib("--help")
+    assert ended.status == 0 and {"train", "evaluate", "plot", "reproduce"} <= set(COMMANDS)
+    assert all(name in ended.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_mentions_each_of_its_options(monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "250")
+    result = CliRunner().invoke(cli.app, [command, "--help"])
+    assert result.exit_code == 0
+    for parameter in typer.main.get_command(cli.app).commands[command].params:
+        option = parameter.opts[0].startswith("-")
+        names = parameter.opts if option else [parameter.metavar or parameter.name]
+        assert all(name in result.output for name in names), names
+        assert getattr(parameter, "help", "x"), f"{command} {names} has no help"
+
+
+def test_no_arguments_show_the_help(metavib):
+    ended = metavib()
+    assert "Usage" in ended.out + ended.err and "Traceback" not in ended.err
+
+
+def test_train_writes_a_run_and_says_where(metavib, tmp_path):
+    path = write_config(tmp_path / "c.json", tiny.sinusoid())
+    ended = metavib("train", "sinusoid", "--config", path, "--out", tmp_path / "run", "--quiet")
+    assert ended.status == 0 and "| shots K" in ended.out and "metavib plot" in ended.err
+    wanted = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "evaluation.json", "record.json"}
+    assert {entry.name for entry in (tmp_path / "run").iterdir()} == wanted
+    record = strict((tmp_path / "run" / "record.json").read_text())
+    assert record["config"] == to_dict(tiny.sinusoid()) and record["training_seconds"] >= 0
+    assert record["machine"] and record["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+
+
+@pytest.mark.parametrize("method", tiny.REGRESSORS)
+def test_json_is_the_evaluation_and_nothing_else(metavib, runs, method):
+    ended = metavib("evaluate", runs / method, "--json")
+    assert ended.status == 0 and ended.err == ""
+    found = strict(ended.out)
+    assert found == strict((runs / method / "evaluation.json").read_text())
+    assert found["method"] == method and {row["shots"] for row in found["rows"]} == {3, 5}
+    assert {"mse", "log_density", "coverage_50", "coverage_90", "coverage_95"} == set(found["rows"][0]["metrics"])
+
+
+def test_train_with_json_prints_json_alone(metavib, tmp_path):
+    path = write_config(tmp_path / "c.json", tiny.sinusoid("maml"))
+    ended = metavib("train", "sinusoid", "--config", path, "--out", tmp_path / "run", "--json")
+    assert ended.status == 0 and ended.err == ""
+    assert strict(ended.out) == strict((tmp_path / "run" / "evaluation.json").read_text())
+
+
+def test_evaluate_takes_several_shots_and_inner_steps(metavib, runs):
+    ended = metavib("evaluate", runs / "maml", "--shots", 5, 10, 20, "--inner-steps", 0, 2, "--tasks", 3, "--json")
+    rows = strict(ended.out)["rows"]
+    assert [(row["shots"], row["inner_steps"]) for row in rows] == [(k, s) for k in (5, 10, 20) for s in (0, 2)]
+    assert {row["tasks"] for row in rows} == {3}
+    again = metavib("evaluate", "--shots", 5, 10, 20, runs / "maml", "--inner-steps", 0, 2, "--tasks", 3, "--json")
+    assert again.out == ended.out
+    other = metavib("evaluate", runs / "maml", "--shots", 5, "--tasks", 3, "--seed", 7, "--json")
+    assert strict(other.out)["rows"][0]["metrics"] != rows[0]["metrics"]
+
+
+def test_evaluate_prints_a_table_with_its_interval_named(metavib, runs):
+    ended = metavib("evaluate", runs / "gp-vib", "--shots", 4, 9, "--quiet")
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("| shots K") and "coverage" in lines[0]
+    assert [line.split("|")[1].strip() for line in lines[2:4]] == ["4", "9"]
+    assert "± is the 95% interval over test tasks" in ended.out
+
+
+def test_an_evaluation_of_images_says_over_what_its_interval_is(metavib, runs):
+    ended = metavib("evaluate", runs / "glyphs", "--quiet")
+    assert ended.status == 0, ended.err
+    assert "accuracy %" in ended.out and "ECE" in ended.out
+    assert "95% interval over 4 test episodes of this one training" in ended.out
+    found = strict(metavib("evaluate", runs / "glyphs", "--shots", 1, 4, "--json").out)
+    assert [row["shots"] for row in found["rows"]] == [1, 4]
+
+
+def opened(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        image.load()
+        assert image.format == "PNG"
+        return np.asarray(image.convert("L"))
+
+
+@pytest.mark.parametrize("method", [*tiny.REGRESSORS, "glyphs"])
+def test_plot_makes_pictures_that_are_not_blank(metavib, runs, tmp_path, method):
+    ended = metavib("plot", runs / method, "--out", tmp_path / "figures")
+    assert ended.status == 0, ended.err
+    paths = [Path(line) for line in ended.out.split()]
+    assert len(paths) >= 2 and {p.name for p in (tmp_path / "figures").iterdir()} == {p.name for p in paths}
+    for path in paths:
+        pixels = opened(path)
+        assert min(pixels.shape) > 200 and (pixels < 200).mean() > 0.002 and pixels.std() > 5, path
+
+
+def test_plot_depends_on_the_seed_of_its_task(metavib, runs, tmp_path):
+    for out, seed in (("a", 1), ("b", 1), ("c", 2)):
+        metavib("plot", runs / "gp-vib", "--out", tmp_path / out, "--seed", seed)
+    a, b, c = (opened(tmp_path / out / "predictions.png") for out in "abc")
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+
+
+BAD = [
+    (["train", "sinus"], "experiment must be one of"),
+    (["train", "sinusoid", "--method", "mamml"], "mamml"),
+    (["train", "sinusoid", "--method", "proto-net"], "proto-net is a classifier"),
+    (["train", "sinusoid", "--kernel", "rbg"], "model.kernel must be one of linear"),
+    (["train", "sinusoid", "--steps", "-5"], "train.steps must be at least 1; got -5"),
+    (["train", "sinusoid", "--beta", "-1"], "beta must be"),
+    (["train", "sinusoid", "--method", "maml", "--beta", "0.5"], "infinite KL"),
+    (["train", "sinusoid", "--precision", "half"], "precision must be one of"),
+    (["train", "sinusoid", "--repeats", "0"], "repeats must be at least 1"),
+    (["train", "sinusoid", "--set", "train.stepz=3"], "Did you mean 'train.steps'?"),
+    (["train", "sinusoid", "--set", "train.steps=many"], "train.steps: expected int; got 'many'"),
+    (["train", "sinusoid", "--set", "train.lr"], "--set takes FIELD=VALUE"),
+    (["train", "sinusoid", "--set", "train.lr=[/x]"], "expected float; got '[/x]'"),
+    (["train", "sinusoid", "--set", "model.likelihood=cauchy"], "model.likelihood must be one of"),
+    (["train", "sinusoid", "--set", "train.schedule=linear"], "train.schedule must be constant or cosine"),
+    (["train", "sinusoid", "--config", "missing.json"], "missing.json"),
+    (["train", "glyphs", "--repeats", "3"], "one model a run"),
+    (["train", "glyphs", "--set", "model.likelihood=gaussian", "--set", "model.sites=exact"], "likelihood of classes"),
+    (["evaluate", "nowhere"], "there is no checkpoint nowhere"),
+    (["plot", "nowhere"], "there is no checkpoint nowhere"),
+    (["reproduce", "table-9"], "there is no 'table-9' to reproduce; there are table-1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(a) for a, _ in BAD])
+def test_bad_input_ends_with_a_message_and_nothing_written(metavib, tmp_path, monkeypatch, arguments, message):
+    """Status 2, "error: ..." on standard error, no traceback, no output, no file."""
+    monkeypatch.chdir(tmp_path)
+    ended = metavib(*arguments)
+    assert ended.status == 2 and ended.out == ""
+    assert ended.err.startswith("error: ") and message in ended.err and "Traceback" not in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["trane"], ["train"], ["train", "sinusoid", "--stepz", "3"], ["train", "sinusoid", "--steps", "x"]]
+)
+def test_bad_usage_is_status_2_too(metavib, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    ended = metavib(*arguments)
+    assert ended.status == 2 and "Traceback" not in ended.err and ended.err and list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_neither_overwritten_nor_changed(metavib, runs):
+    folder = runs / "gp-vib"
+    before = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+    ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder)
+    assert ended.status == 2 and "pass --resume" in ended.err
+    ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder, "--resume", "--seed", 9)
+    assert ended.status == 2 and "another config" in ended.err
+    ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder, "--resume", "--json")
+    assert ended.status == 0 and strict(ended.out) == strict(before["evaluation.json"].decode())
+    assert before == {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+
+
+def test_a_damaged_checkpoint_is_named(metavib, runs, tmp_path):
+    whole = (runs / "gp-vib" / "last.safetensors").read_bytes()
+    (tmp_path / "last.safetensors").write_bytes(whole[: len(whole) // 2])
+    for command in ("evaluate", "plot"):
+        ended = metavib(command, tmp_path)
+        assert ended.status == 2 and "last.safetensors is truncated" in ended.err and "Traceback" not in ended.err
+
+
+def test_options_reach_the_config(metavib, tmp_path):
+    """Named options, then `--set`, on top of the recipe; the resolved config is what is saved."""
+    small = {k.replace("__", "."): v for k, v in {"model__widths": "[8,8]", "test__tasks": 4}.items()}
+    options = ["--steps", 3, "--seed", 5, "--repeats", 2, "--shots", 4, "--kernel", "rbf", "--beta", 0.5]
+    options += ["--precision", "float64"]
+    for name, value in {**small, "train.lr": "0.01", "test.shots": "[2]", "train.scale_lr": "none"}.items():
+        options += ["--set", f"{name}={value}"]
+    ended = metavib("train", "sinusoid", "--out", tmp_path / "run", "--quiet", *options)
+    assert ended.status == 0, ended.err
+    c = checkpoint.load(tmp_path / "run" / train.LAST).config
+    assert (c.train.steps, c.seed, c.repeats, c.tasks.shots, c.model.kernel) == (3, 5, 2, 4, "rbf")
+    assert (c.train.beta, c.precision, c.train.lr, c.test.shots, c.model.widths) == (0.5, "float64", 0.01, (2,), (8, 8))
+    assert "95% interval over 2 trainings" in ended.out
+
+
+def test_without_a_folder_the_run_goes_under_its_name(metavib, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_config(tmp_path / "c.json", tiny.sinusoid(seed=3))
+    assert metavib("train", "sinusoid", "--config", path, "--quiet").status == 0
+    assert (tmp_path / "runs" / "sinusoid-gp-vib-3" / "evaluation.json").exists()
+
+
+def test_a_disk_that_is_full_ends_with_a_message(metavib, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("metavib.files.save_file", full)
+    path = write_config(tmp_path / "c.json", tiny.sinusoid())
+    ended = metavib("train", "sinusoid", "--config", path, "--out", tmp_path / "run", "--quiet")
+    assert ended.status == 2 and "No space left on device" in ended.err and "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--shots", "5", "10", "20"], ["--shots", "5", "--shots", "10", "--shots", "20"]),
+        (["RUN", "--shots", "5", "--json"], ["RUN", "--shots", "5", "--json"]),
+        (["--shots", "5", "10", "RUN"], ["--shots", "5", "--shots", "10", "RUN"]),
+        (["--shots", "5", "--inner-steps", "1", "2"], ["--shots", "5", "--inner-steps", "1", "--inner-steps", "2"]),
+        (["--shots", "5", "--shots", "10"], ["--shots", "5", "--shots", "10"]),
+        (["--tasks", "5", "10"], ["--tasks", "5", "10"]),
+        (["--shots"], ["--shots"]),
+        (["--shots", "--json", "5"], ["--shots", "--json", "5"]),
+        (["--shots", "-5"], ["--shots", "-5"]),
+        ([], []),
+    ],
+)
+def test_an_option_spreads_over_the_numbers_after_it(arguments, expected):
+    assert cli.spread(arguments, {"--shots", "--inner-steps"}) == expected
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n in CLASSIFICATION])
+def test_every_image_experiment_trains_from_the_command_line(metavib, tmp_path, name):
+    """Each experiment's own recipe, made tiny; the data are ours, the path through the program is the user's."""
+    small = dict(tiny._GLYPHS) | {"tasks.channels": 1, "tasks.augment": False, "model.norm": "running"}
+    options = [item for k, v in small.items() for item in ("--set", f"{k}={json.dumps(v)}")]
+    ended = metavib("train", name, "--method", "gp-vib", "--out", tmp_path / "run", "--json", *options)
+    assert ended.status == 0, ended.err
+    assert strict(ended.out)["experiment"] == name
+
+
+def test_demo_is_a_recipe_that_runs(metavib, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipes, "demo", lambda: tiny.sinusoid())
+    ended = metavib("demo", "--out", tmp_path / "demo")
+    assert ended.status == 0, ended.err
+    assert "Mean squared error" in ended.out and (tmp_path / "demo" / "predictions.png").exists()
+    assert metavib("demo", "--out", tmp_path / "demo").status == 0  # a second time there is nothing to train
