@@ -183,7 +183,7 @@ def test_a_temperature_is_fitted_on_validation_and_changes_no_prediction():
     here, model = world(config), build.model(config)
     (row,) = here.evaluate(model, quiet=True)["rows"]
     assert row["temperature"] > 0 and row["metrics"]["accuracy"] == row["tempered_metrics"]["accuracy"]
-    p, y, mask = here._predict(build.at_test(model, config), here._validation_tasks())
+    p, y, mask = here._predict(build.at_test(model, config), here._validation_tasks(config.tasks.ways, config.tasks.shots))
     tempered = (p.double().log() / row["temperature"]).softmax(-1)
     nll = [float(-q.gather(-1, y[..., None]).log().mean()) for q in (p.double(), tempered)]
     assert nll[1] <= nll[0] + 1e-9

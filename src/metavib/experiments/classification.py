@@ -128,8 +128,10 @@ class Classification(Experiment):
 
     def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
         if (ways, shots) not in self._validation:
-            queries = self.config.test.queries if self.config.method in TRANSFER else self.config.tasks.queries
-            source = self._episodes(self.splits.validation, ways=ways, shots=shots, queries=queries)
+            tasks, test = self.config.tasks, self.config.test
+            as_trained = shots == tasks.shots and self.config.method not in TRANSFER
+            sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
+            source = self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
             count, seed = self.config.train.validation_tasks, _seed(VALIDATION, 0)
             self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=self.chunk))
         return self._validation[ways, shots]
