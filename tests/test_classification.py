@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import tiny
-from metavib import build, train
+from metavib import build, metrics, train
 from metavib.config import BASELINES, METHODS, TRANSFER, Config
 from metavib.experiments import classification
 from metavib.experiments.classification import Classification, report
@@ -177,13 +177,15 @@ def test_inner_steps_at_test_make_a_row_each():
     assert rows[0]["metrics"] != rows[1]["metrics"]
 
 
-def test_a_temperature_is_fitted_on_validation_and_changes_no_prediction():
-    """It is reported beside the plain numbers; accuracy stays, and the NLL on validation cannot rise."""
+def test_a_temperature_is_fitted_on_validation_and_changes_no_prediction(monkeypatch):
+    """It is reported beside the plain numbers; accuracy stays, and the NLL it was fitted on cannot rise."""
     config = tiny.glyphs("proto-net", test__temperature=True, train__validation_tasks=6)
-    here, model = world(config), build.model(config)
-    (row,) = here.evaluate(model, quiet=True)["rows"]
+    model, fitted, fit = build.model(config), [], metrics.fit_temperature
+    monkeypatch.setattr(metrics, "fit_temperature", lambda *given: (fitted.append(given), fit(*given))[1])
+    (row,) = world(config).evaluate(model, quiet=True)["rows"]
     assert row["temperature"] > 0 and row["metrics"]["accuracy"] == row["tempered_metrics"]["accuracy"]
-    p, y, mask = here._predict(build.at_test(model, config), here._validation_tasks(config.tasks.ways, config.tasks.shots))
+    ((p, y, _),) = fitted
+    assert len(p) == 6  # the validation episodes; there are four test episodes
     tempered = (p.double().log() / row["temperature"]).softmax(-1)
     nll = [float(-q.gather(-1, y[..., None]).log().mean()) for q in (p.double(), tempered)]
     assert nll[1] <= nll[0] + 1e-9

@@ -154,6 +154,34 @@ def test_an_evaluation_of_images_says_over_what_its_interval_is(metavib, runs):
     assert [row["shots"] for row in found["rows"]] == [1, 4]
 
 
+def test_images_are_tested_with_other_ways_and_a_temperature(metavib, runs):
+    found = strict(metavib("evaluate", runs / "glyphs", "--ways", 2, "--temperature", "--json").out)
+    (row,) = found["rows"]
+    assert row["ways"] == 2 and row["temperature"] > 0 and "tempered_metrics" in row
+    assert "T = " in metavib("evaluate", runs / "glyphs", "--temperature", "--quiet").out
+
+
+@pytest.mark.parametrize("name", ["gp-vib", "maml", "glyphs"])
+def test_show_says_what_a_run_is(metavib, runs, name):
+    ended = metavib("show", runs / name)
+    config = checkpoint.load(runs / name / train.LAST).config
+    assert (
+        ended.status == 0
+        and config.method in ended.out
+        and f"{config.train.steps} of {config.train.steps}" in ended.out
+    )
+    found = strict(metavib("show", runs / name, "--json").out)
+    assert found["config"] == to_dict(config)
+    assert found["evaluation"] == strict((runs / name / "evaluation.json").read_text())
+
+
+def test_data_lists_what_is_missing_and_how_to_get_it(metavib, tmp_path):
+    ended = metavib("data", "--root", tmp_path)
+    assert ended.status == 0 and "glyphs" in ended.out and "missing" in ended.out and "omniglot" in ended.out.lower()
+    entries = strict(metavib("data", "--root", tmp_path, "--json").out)
+    assert entries and all(entry["found"] == [] for entry in entries) and not list(tmp_path.iterdir())
+
+
 def opened(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         image.load()
