@@ -1,0 +1,273 @@
+"""Few-shot classification with scikit-learn's conventions."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+from torch import Generator, Tensor
+
+from metavib import scaling as scalings
+from metavib.estimators.base import SEEDS, FewShotEstimator
+from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
+from metavib.learner import Predictor
+from metavib.likelihoods import Bernoulli, Likelihood, Softmax
+from metavib.model import Model
+from metavib.noise import seeded
+from metavib.predictions import ClassPrediction
+from metavib.tasks.task import Task
+
+LIKELIHOODS = ("softmax", "bernoulli")
+SAMPLES = 100  # of the softmax likelihood, in training
+QUERIES = 10  # query points of a class in a training task, at most
+VALIDATION = 16  # batches of validation tasks
+
+
+class FewShotClassifier(ClassifierMixin, FewShotEstimator):
+    """Classification on many small related tasks, or of many classes with few examples each, with uncertainty.
+
+    What a task is:
+
+    * `fit(X, y, tasks=ids)`: the rows with one id; classes need not be the same in two tasks.
+    * `fit(X, y)`: all rows. Each step draws `ways` of the classes (all of them, where there are no more), so that with
+      many classes the model learns to tell apart classes it has never seen. Fit then adapts to all rows, and predicts
+      like any classifier; `adapt(X, y)` to new classes.
+
+    Early stopping looks at tasks held out (at least five ids), else at classes held out (at least three times `ways`
+    of them), else at rows held out.
+
+    Args:
+        likelihood: softmax; bernoulli for two classes with one latent function.
+        backbone: auto (an MLP for rows, Conv4 for images), mlp, identity (given embeddings, or a linear model), conv4,
+            or a `metavib.Backbone`.
+        hidden: hidden units of the MLP.
+        kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
+        ways: N, the most classes of a training task.
+        shots: support points of a class in a training task, a number or a range; None: from 1 to half of the rows of
+            the median class, 10 at most.
+        n_steps: meta-training steps, at most.
+        tasks_per_step: tasks a step.
+        learning_rate: Adam's, at the start of its cosine schedule.
+        beta: weight of the KL.
+        validation_fraction: share of the tasks (or classes, or rows) held out; 0: none.
+        patience: validations, of 40, without a better score before training stops.
+        missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
+        random_state: seed or RandomState; decides everything.
+        verbose: draw a progress bar.
+
+    Attributes:
+        classes_: labels of the columns of `predict_proba`, sorted; those of its task, in an adapted estimator.
+    """
+
+    def __init__(
+        self,
+        *,
+        likelihood: str = "softmax",
+        backbone: Any = "auto",
+        hidden: tuple[int, ...] = (64, 64),
+        kernel: str = "linear",
+        ways: int = 5,
+        shots: int | tuple[int, int] | None = None,
+        n_steps: int = 1000,
+        tasks_per_step: int = 8,
+        learning_rate: float = 2e-3,
+        beta: float = 1e-3,
+        validation_fraction: float = 0.15,
+        patience: int = 10,
+        missing: str = "refuse",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.likelihood = likelihood
+        self.backbone = backbone
+        self.hidden = hidden
+        self.kernel = kernel
+        self.ways = ways
+        self.shots = shots
+        self.n_steps = n_steps
+        self.tasks_per_step = tasks_per_step
+        self.learning_rate = learning_rate
+        self.beta = beta
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.missing = missing
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, tasks: Any = None) -> Self:
+        """Meta-trains; without task ids also adapts to all rows.
+
+        Args:
+            X: rows `(n, d)` or images `(n, C, H, W)`.
+            y: class labels `(n,)`.
+            tasks: the task of each row, any ids.
+        """
+        X, y = self._check_both(X, y, reset=True)
+        ids = self._task_ids(tasks, len(y))
+        self.classes_ = np.unique(y)
+        self._check_options()
+        x, random = self._start(X, scalings.as_they_are())
+        seed = random.randint(SEEDS)
+        model = self._model(x, self._likelihood(2), seed)
+        source, validation = self._sources(Rows(x, torch.as_tensor(_within(y, ids)), ids), random)
+
+        def sized(task: Task, ways: int) -> tuple[Model, Task]:
+            # The weights know nothing of the number of classes: only the likelihood does, and it has none.
+            return Model(model.prior, model.encoder, self._likelihood(ways)), task
+
+        def draw(generator: Generator) -> tuple[Model, Task]:
+            return sized(*source.sample(self.tasks_per_step, generator))
+
+        self._meta_train(model, draw, [sized(*drawn) for drawn in validation], seed)
+        if tasks is None:
+            self._become(self._adapt(X, y))
+        elif hasattr(self, "predictor_"):
+            del self.predictor_  # of an earlier fit
+        return self
+
+    def adapt(self, X: Any, y: Any) -> Self:
+        """A new estimator for the task of some rows, whose classes need not be those of fit; this one stays."""
+        check_is_fitted(self, "model_")
+        X, y = self._check_both(X, y, reset=False)
+        adapted = self._adapted(self._adapt(X, y))
+        adapted._become(adapted.predictor_)
+        return adapted
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Adds rows to the task this estimator is adapted to, in constant memory; they may be of new classes.
+
+        The first call of an estimator that is not fitted is `fit`; one that is only meta-trained adapts.
+
+        Args:
+            X: rows.
+            y: their labels.
+            classes: on the first call, all classes that may come later; they may also just come.
+        """
+        X_y = (X, y)
+        if not hasattr(self, "model_"):
+            self.fit(X, y)
+            if classes is not None:
+                X, y = self._check_both(*X_y, reset=False)
+                self._become(self._adapt(X, y, np.unique(classes)))
+            return self
+        X, y = self._check_both(*X_y, reset=False)
+        known = getattr(self, "predictor_", None)
+        self._become(self._adapt(X, y, classes) if known is None else known.update((self._inputs(X), y)))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        p = self.predict_proba(X)
+        return self.classes_[p.argmax(1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Predictive probabilities `(n, N)`, a column for each of `classes_`."""
+        predictor = self._adapted_predictor()
+        return _probabilities(predictor, self._inputs(self._check(X, reset=False)))[1]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, shots: int = 5) -> float:
+        """Accuracy; with task ids, of few-shot predictions on each of them, all rows pooled.
+
+        Args:
+            X: rows.
+            y: labels.
+            sample_weight: of the rows; not with task ids.
+            tasks: where given, the estimator is adapted to `shots` random rows of each class of each task (half of
+                them, where there are fewer than twice as many, but one) and predicts the others. This is what
+                cross-validation over tasks calls for.
+            shots: how many.
+        """
+        if tasks is None:
+            return super().score(X, y, sample_weight)
+        if sample_weight is not None:
+            raise ValueError("sample_weight and tasks do not go together in score.")
+        check_is_fitted(self, "model_")
+        X, y = self._check_both(X, y, reset=False)
+        ids, random = self._task_ids(tasks, len(y)), np.random.RandomState(0)
+        truth, predicted = [], []
+        for task in np.unique(ids):
+            support, query = [], []
+            for label in np.unique(y[ids == task]):
+                places = random.permutation(np.flatnonzero((ids == task) & (y == label)))
+                cut = min(shots, max(1, len(places) // 2))
+                support += places[:cut].tolist()
+                query += places[cut:].tolist()
+            if query:
+                classes, p = _probabilities(self._adapt(X[support], y[support]), self._inputs(X[query]))
+                predicted.append(classes[p.argmax(1)])
+                truth.append(y[query])
+        if not truth:
+            raise ValueError("no task has a class of two rows, one to adapt to and one to predict.")
+        return float(accuracy_score(np.concatenate(truth), np.concatenate(predicted)))
+
+    def _check_options(self) -> None:
+        if self.likelihood not in LIKELIHOODS:
+            raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}; got {self.likelihood!r}.")
+        if self.ways < 2:
+            raise ValueError(f"ways must be at least 2; got {self.ways}.")
+        if len(self.classes_) < 2:
+            raise ValueError(f"a classifier needs two classes at least; got one class, {self.classes_.tolist()}.")
+        if self.likelihood == "bernoulli" and len(self.classes_) != 2:
+            raise ValueError(f"bernoulli tells two classes apart; got {len(self.classes_)}: take softmax.")
+
+    def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, y = self._check(X, y, reset=reset)
+        check_classification_targets(y)
+        return X, np.asarray(y)
+
+    def _likelihood(self, ways: int) -> Likelihood:
+        return Bernoulli() if self.likelihood == "bernoulli" else Softmax(ways, samples=SAMPLES)
+
+    def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None) -> Predictor:
+        if self.likelihood == "bernoulli" and classes is None:
+            classes = self.classes_  # a task may show one of the two only
+        return self.learner_.adapt((self._inputs(X), y), classes=None if classes is None else list(classes))
+
+    def _become(self, predictor: Predictor) -> None:
+        self.predictor_ = predictor
+        self.classes_ = np.sort(np.array(predictor.classes))
+
+    def _sources(self, rows: Rows, random: np.random.RandomState) -> tuple[ClassTasks, list[tuple[Task, int]]]:
+        labels, ways = rows.y.numpy(), int(self.ways)
+        counts = np.unique(np.stack([rows.ids, labels]), axis=1, return_counts=True)[1]
+        shots = Shots(*self._range((1, min(10, max(1, int(np.median(counts)) // 2)))), QUERIES)
+        tasks, classes = len(np.unique(rows.ids)), len(np.unique(labels))
+        many = tasks == 1 and classes >= 3 * ways
+        if many:
+            held = np.isin(labels, random.permutation(classes)[: max(ways, round(self.validation_fraction * classes))])
+            held &= self.validation_fraction > 0
+        else:
+            held = hold_out(rows.ids, labels, self.validation_fraction, random)
+        source = ClassTasks(rows.select(~held), ways=ways, shots=shots)
+        if not held.any():
+            return source, []
+        if tasks < WHOLE_TASKS and not many:
+            batches = row_tasks(rows, held, labels, shots, random)
+            sized = [(batch, int(batch.support.y.max()) + 1) for batch in batches]
+            return source, [(batch, n) for batch, n in sized if n >= 2]
+        try:
+            validation = ClassTasks(rows.select(held), ways=ways, shots=shots)
+        except ValueError:  # tasks of one class, say
+            return source, []
+        generator = seeded(random.randint(SEEDS))
+        return source, [validation.sample(4, generator) for _ in range(VALIDATION)]
+
+
+def _within(y: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Labels as numbers 0, 1, ... within each task."""
+    numbers = np.zeros(len(y), dtype=np.int64)
+    for task in np.unique(ids):
+        numbers[ids == task] = np.unique(y[ids == task], return_inverse=True)[1]
+    return numbers
+
+
+def _probabilities(predictor: Predictor, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted labels, and probabilities in their order."""
+    prediction = predictor.predict(x)
+    assert isinstance(prediction, ClassPrediction)
+    labels = np.array(prediction.classes)
+    order = np.argsort(labels)
+    return labels[order], prediction.probabilities.numpy()[:, order]

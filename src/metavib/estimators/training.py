@@ -1,0 +1,105 @@
+"""Meta-training in memory: the loop behind `fit`, without a run folder."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from math import cos, isfinite, nan, pi
+from typing import NamedTuple
+
+import torch
+from torch import Generator
+
+from metavib import metrics
+from metavib.model import Model
+from metavib.noise import seeded
+from metavib.objective import vib
+from metavib.progress import bar
+from metavib.tasks.task import Task
+from metavib.train import ascend
+
+Draw = Callable[[Generator], tuple[Model, Task]]
+"""Draws the tasks of a step, and gives the model to train on them: one for all, or one a number of classes."""
+
+VALIDATIONS = 40  # during a training that is not stopped early
+
+
+class Schedule(NamedTuple):
+    """How long and how fast: `steps` of Adam from `rate`, on a cosine to zero; `beta` weighs the KL.
+
+    Training stops early once `patience` validations in a row (of `VALIDATIONS`) brought nothing better.
+    """
+
+    steps: int
+    rate: float
+    beta: float
+    patience: int
+
+
+class History(NamedTuple):
+    """What happened: `steps` taken, the `step` whose weights were kept, and the mean log density at each validation."""
+
+    steps: int
+    step: int
+    scores: tuple[tuple[int, float], ...]
+
+
+def meta_train(
+    model: Model,
+    draw: Draw,
+    validation: Sequence[tuple[Model, Task]],
+    schedule: Schedule,
+    *,
+    seed: int,
+    show: bool = False,
+) -> History:
+    """Trains a model in place and leaves it with the weights that were best on validation, in evaluation mode.
+
+    Args:
+        model: owns the weights; the models that `draw` and `validation` name must share them.
+        draw: training tasks.
+        validation: tasks to stop and select by; none: the last weights are kept.
+        schedule: of the training.
+        seed: of tasks and noise.
+        show: draw a progress bar.
+
+    Raises:
+        FloatingPointError: if the weights become NaN or infinite and there is nothing better to go back to.
+    """
+    tasks, noise = seeded(seed, 0), seeded(seed, 1)
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=schedule.rate)
+    every = max(1, schedule.steps // VALIDATIONS)
+    best_state, best_step, best = deepcopy(model.state_dict()), 0, _score(validation)
+    scores, step = [(0, best)], 0
+    with bar("meta-training", schedule.steps, show=show) as advance:
+        for step in range(1, schedule.steps + 1):
+            for group in optimiser.param_groups:
+                group["lr"] = schedule.rate * 0.5 * (1 + cos(pi * (step - 1) / schedule.steps))
+            shared, batch = draw(tasks)
+            bound = ascend(vib, shared.train(), batch, optimiser, beta=schedule.beta, noise=noise)
+            if step % every and step != schedule.steps:
+                continue
+            if validation:
+                score = _score(validation)
+                scores.append((step, score))
+                if score > best or not isfinite(best):
+                    best_state, best_step, best = deepcopy(model.state_dict()), step, score
+            advance(step, f"bound {float(bound.value.mean()):.3f}" + f", held out {best:.3f}" * bool(validation))
+            if validation and step - best_step >= schedule.patience * every:
+                break
+    if validation:
+        model.load_state_dict(best_state)
+    if not all(bool(p.isfinite().all()) for p in model.parameters()):
+        raise FloatingPointError("the weights became NaN or infinite: lower learning_rate, or look for outliers in X.")
+    model.eval()
+    return History(step, best_step if validation else step, tuple(scores) if validation else ())
+
+
+@torch.no_grad()
+def _score(validation: Sequence[tuple[Model, Task]]) -> float:
+    """Mean over tasks of the mean log predictive density of their queries."""
+    values = []
+    for model, task in validation:
+        model.eval()
+        noise = seeded(0)  # the same draws every time, so that scores can be compared
+        q = model(task, noise)
+        values.append(metrics.log_density(model.likelihood.log_predictive(q, task.query.y, noise), task.query.mask))
+    return float(torch.cat(values).mean()) if values else nan
