@@ -1,0 +1,102 @@
+r"""What a predictor says of new points: a distribution over real outputs, or over classes."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from metavib.likelihoods import Gaussian, Poisson, RealLikelihood
+from metavib.marginals import Marginals, Normal
+
+BISECTIONS = 80  # of a bracket a few standard deviations wide: far below float64's rounding of the answer
+
+
+class Interval(NamedTuple):
+    """From `low` to `high`, `(v,)` each."""
+
+    low: Tensor
+    high: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RealPrediction:
+    """p(y | D_t) of real or count outputs at v points.
+
+    Args:
+        q: the marginals of the latent function.
+        likelihood: p(y | f).
+        mean: predictive mean `(v,)`.
+        variance: predictive variance, that of the noise included, `(v,)`.
+    """
+
+    q: Marginals
+    likelihood: RealLikelihood
+    mean: Float[Tensor, " v"]
+    variance: Float[Tensor, " v"]
+
+    def interval(self, level: float = 0.95) -> Interval:
+        r"""The central interval: each side of it holds $(1 - \mathrm{level}) / 2$; for counts at most that."""
+        if not 0 < level < 1:
+            raise ValueError(f"the level of an interval lies between 0 and 1; got {level}.")
+        return Interval(self.quantile((1 - level) / 2), self.quantile((1 + level) / 2))
+
+    def quantile(self, p: float) -> Float[Tensor, " v"]:
+        r"""The smallest y with $P(Y \le y) \ge p$: in closed form for Gaussians, else by bisection of eq. 21."""
+        if not 0 < p < 1:
+            raise ValueError(f"a quantile is of a probability between 0 and 1; got {p}.")
+        if isinstance(self.likelihood, Gaussian) and isinstance(self.q, Normal):
+            # mu + sqrt(v + sigma^2) Phi^-1(p)
+            return self.mean + self.variance.sqrt() * torch.special.ndtri(torch.as_tensor(p, dtype=torch.float64))
+        low, high = self._bracket(p)
+        for _ in range(BISECTIONS):  # P(Y <= low) < p <= P(Y <= high) throughout
+            middle = low + (high - low) / 2
+            above = self.cdf(middle) >= p
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return high.floor() if isinstance(self.likelihood, Poisson) else high
+
+    def cdf(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
+        r"""$P(Y \le y)$."""
+        return self.likelihood.predictive_cdf(self.q, y)
+
+    def log_density(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
+        r"""$\log p(y \mid D_t)$ (eq. 20)."""
+        return self.likelihood.log_predictive(self.q, y)
+
+    def _bracket(self, p: float) -> tuple[Tensor, Tensor]:
+        width = self.variance.sqrt() + 1.0
+        low, high = self.mean - width, self.mean + width
+        for _ in range(1000):
+            too_high, too_low = self.cdf(low) >= p, self.cdf(high) < p
+            if not bool((too_high | too_low).any()):
+                return low, high
+            width = 2 * width
+            low, high = torch.where(too_high, low - width, low), torch.where(too_low, high + width, high)
+        raise ValueError(f"the predictive distribution has no quantile of {p}: its mean or variance is not finite.")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPrediction:
+    """p(y | D_t) over N classes at v points.
+
+    Args:
+        probabilities: `(v, N)`.
+        best: the column of the predicted class `(v,)`, that of the largest latent mean, which needs no sampling.
+        classes: the labels of the columns.
+    """
+
+    probabilities: Float[Tensor, "v N"]
+    best: Int[Tensor, " v"]
+    classes: tuple[Hashable, ...]
+
+    @property
+    def labels(self) -> list[Hashable]:
+        """The label of the predicted class of each point."""
+        return [self.classes[i] for i in self.best.tolist()]
+
+    @property
+    def entropy(self) -> Float[Tensor, " v"]:
+        r"""$-\sum_n p_n \log p_n$ in nats: 0 when certain, $\log N$ when all classes are equally likely."""
+        return torch.special.entr(self.probabilities).sum(-1)
