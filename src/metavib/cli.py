@@ -140,9 +140,12 @@ def plot(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="table-1, figure-2, beta-sinusoid or glyphs.")],
+    name: Annotated[str, typer.Argument(help="table-1, figure-2, beta-sinusoid, glyphs or omniglot-emnist.")],
     quick: Annotated[bool, typer.Option("--quick", help="A minute's version of the same.")] = False,
     out: Annotated[Path, typer.Option(help="Where records, tables and figures go.")] = Path("results"),
+    only: Annotated[
+        str, typer.Option(help="Run only those whose name fits a pattern; '' for none, just the table.")
+    ] = "*",
     jobs: Annotated[int | None, typer.Option(help="Runs at a time. Default: one a core.")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -154,7 +157,7 @@ def reproduce(
     """
     from metavib import reproduce as reproductions
 
-    _print_markdown(reproductions.reproduce(name, out, fast=quick, jobs=jobs, quiet=quiet))
+    _print_markdown(reproductions.reproduce(name, out, fast=quick, only=only, jobs=jobs, quiet=quiet))
 
 
 @app.command()

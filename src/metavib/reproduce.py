@@ -6,6 +6,7 @@ run that was killed goes on, and tables and figures are made from the records al
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from metavib import checkpoint, plots, recipes, tables
 from metavib.config import Config
 from metavib.files import read_json, write_atomically, write_json
 from metavib.runs import run_all
-from metavib.strict import override, to_dict
+from metavib.strict import from_dict, override
 from metavib.train import LAST
 
 Records = dict[str, Any]
+GLYPH_CLASSES = recipes.recipe("glyphs", "gp-vib").model.classes
 BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
 
 
@@ -61,6 +63,22 @@ def glyphs() -> dict[str, Config]:
     return configs
 
 
+def omniglot_emnist() -> dict[str, Config]:
+    """Omniglot to EMNIST: the methods of the paper's main table, and our improved GP-VIB; 3 seeds of GP-VIB."""
+    configs = {}
+    for shots in (1, 5):
+        for name, (method, kernel) in tables.MAIN_TABLE.items():
+            config = recipes.recipe("omniglot-emnist", method, shots=shots, kernel=kernel)
+            for seed in range(3 if method == "gp-vib" else 1):
+                configs[f"{name}-{shots}-seed{seed}"] = replace(config, seed=seed)
+        for kernel in ("linear", "cosine"):
+            config = recipes.improved("omniglot-emnist", "gp-vib", shots=shots, kernel=kernel)
+            configs[f"gp-vib-{kernel}-improved-{shots}-seed0"] = config
+    plain = override(configs["gp-vib-linear-improved-1-seed0"], {"tasks.augment": False})
+    configs["gp-vib-linear-improved-unaugmented-1-seed0"] = plain
+    return {name: replace(config, device="cuda", precision="tf32") for name, config in configs.items()}
+
+
 def _show_figure_2(records: Records, folder: Path) -> str:
     saved = checkpoint.load(folder / "runs" / "gp-vib" / LAST)
     plots.save(plots.predictions(checkpoint.restore_model(saved), saved.config), folder / "figure-2.png")
@@ -82,6 +100,7 @@ REPRODUCTIONS = {
     "figure-2": Reproduction(figure_2, _show_figure_2),
     "beta-sinusoid": Reproduction(beta_sinusoid, _show_beta),
     "glyphs": Reproduction(glyphs, _show_images),
+    "omniglot-emnist": Reproduction(omniglot_emnist, _show_images),
 }
 
 
@@ -92,17 +111,27 @@ def quick(config: Config) -> Config:
     changes: dict[str, Any] = {"train.steps": steps, "train.validate_every": steps // 2, "train.save_every": steps}
     changes |= {"train.log_every": max(1, steps // 20), "test.tasks": 10 if images else 100}
     if images:
-        changes |= {"train.validation_tasks": 5, "model.width": 8}
+        changes |= {"train.validation_tasks": 5, "model.width": 8, "device": "cpu", "precision": "float32"}
+        changes |= {"tasks.name": "glyphs", "model.classes": GLYPH_CLASSES}  # nothing to download
     return override(replace(config, repeats=min(2, config.repeats)), changes)
 
 
-def reproduce(name: str, out: Path, *, fast: bool = False, jobs: int | None = None, quiet: bool = False) -> str:
+def reproduce(
+    name: str,
+    out: Path,
+    *,
+    fast: bool = False,
+    only: str = "*",
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> str:
     """Runs what is missing of a table or figure, writes it under `out/<name>`, and returns it in Markdown.
 
     Args:
         name: one of `REPRODUCTIONS`.
         out: folder of the results.
         fast: a minute's version, under a name of its own.
+        only: a pattern of run names, such as `gp-vib-*-seed0`: run no others. `""` runs none.
         jobs: runs at a time; one a core unless told.
         quiet: no progress bar.
     """
@@ -112,21 +141,27 @@ def reproduce(name: str, out: Path, *, fast: bool = False, jobs: int | None = No
     if fast:
         configs = {key: quick(config) for key, config in configs.items()}
     folder = out / (f"{name}-quick" if fast else name)
+    wanted = {key: config for key, config in configs.items() if fnmatch(key, only)}
+    if only and not wanted:
+        raise ValueError(f"no run of {name} is called {only!r}; there are {', '.join(configs)}.")
     run_all(
-        {k: c for k, c in configs.items() if not _recorded(folder / f"{k}.json", c)},
+        {k: c for k, c in wanted.items() if not recorded(folder / f"{k}.json", c)},
         folder / "runs",
         jobs=jobs,
         quiet=quiet,
     )
-    for key in configs:
+    for key in wanted:
         finished = folder / "runs" / key / "record.json"
         if finished.exists():
             write_json(folder / f"{key}.json", read_json(finished))
-    text = REPRODUCTIONS[name].show({key: read_json(folder / f"{key}.json") for key in configs}, folder)
+    records = {key: read_json(folder / f"{key}.json") for key in configs if (folder / f"{key}.json").exists()}
+    if not records:
+        raise ValueError(f"nothing is on record in {folder}: run some of it first.")
+    text = REPRODUCTIONS[name].show(records, folder)
     write_atomically(folder / "README.md", lambda p: p.write_text(text + "\n", encoding="utf-8"))
     return text
 
 
-def _recorded(path: Path, config: Config) -> bool:
+def recorded(path: Path, config: Config) -> bool:
     """Whether a run of this very config is on record."""
-    return path.exists() and read_json(path)["config"] == to_dict(config)
+    return path.exists() and from_dict(Config, read_json(path)["config"]) == config

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from metavib import paper
+import torch
+
+from metavib import metrics, paper
 
 TITLES = {"maml": "MAML", "stochastic-maml": "stochastic MAML", "gp-vib": "GP-VIB", "gp-maml": "GP+MAML"}
 # The rows of the paper's main table: name -> method and kernel.
@@ -117,21 +119,60 @@ def table_1(records: dict[str, Any]) -> str:
 
 
 def images(records: dict[str, Any]) -> str:
-    """Accuracy, NLL and ECE of image runs named `<row>-<shots>`, a row a method."""
-    shots = sorted({record["evaluation"]["rows"][0]["shots"] for record in records.values()})
-    header = ["method"] + [f"{column}, {k}-shot" for k in shots for column in ("accuracy %", "NLL", "ECE %")]
+    """Accuracy, NLL and ECE of image runs named `<row>-<shots>` or `<row>-<shots>-seed<n>`, the paper's beside ours.
+
+    The spread of a cell is named in the cell: an interval over test episodes where there is one training, a standard
+    deviation over trainings where there are several.
+    """
+    cells: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for name, record in records.items():
+        row, shots = image_cell(name)
+        cells.setdefault((row, shots), []).append(record)
+    experiment = next(iter(records.values()))["evaluation"]["experiment"]
+    shots_run = sorted({shots for _, shots in cells})
+    theirs = any(experiment == column for column, _ in paper.TABLE_2_COLUMNS)
+    columns = ["accuracy %", *["paper %"] * theirs, "NLL", "ECE %"]
     rows = []
-    for name in dict.fromkeys(key.rpartition("-")[0] for key in records):
-        found = [records[f"{name}-{k}"]["evaluation"]["rows"][0]["metrics"] for k in shots]
-        cells = [_class_cells(metrics) for metrics in found]
-        rows.append([name, *(cell for c in cells for cell in (c[0], c[1], c[3]))])
+    for row in dict.fromkeys(row for row, _ in cells):
+        line = [row]
+        for shots in shots_run:
+            found = cells.get((row, shots), [])
+            known = paper.table_2(row, experiment, shots)
+            beside = ["" if known is None else f"{known[0]:.2f} ± {known[1]:.2f} SD"] if theirs else []
+            accuracy, nll, ece = _image_cells([r["evaluation"]["rows"][0]["metrics"] for r in found])
+            line += [accuracy, *beside, nll, ece]
+        rows.append(line)
+    header = ["method"] + [f"{k}-shot: {column}" for k in shots_run for column in columns]
+    return markdown(header, rows) + "\n\n" + _image_note(records)
+
+
+def image_cell(name: str) -> tuple[str, int]:
+    """Row and shots of a run's name."""
+    row, _, shots = name.partition("-seed")[0].rpartition("-")
+    return row, int(shots)
+
+
+def _image_cells(found: list[dict[str, Any]]) -> list[str]:
+    if not found:
+        return ["not run", "", ""]
+    if len(found) == 1:
+        accuracy, nll, _, ece = _class_cells(found[0])
+        return [f"{accuracy} over episodes", nll.partition(" ")[0], ece]
+    accuracies = metrics.over_trainings(torch.tensor([100 * f["accuracy"]["mean"] for f in found]))
+    means = [
+        sum(values) / len(found) for values in ([f["nll"]["mean"] for f in found], [100 * f["ece"] for f in found])
+    ]
+    spread = f"{accuracies.training_sd:.2f} SD over {accuracies.trainings} trainings"
+    return [f"{accuracies.mean:.2f} ± {spread}", f"{means[0]:.3f}", f"{means[1]:.2f}"]
+
+
+def _image_note(records: dict[str, Any]) -> str:
     first = next(iter(records.values()))
-    seconds = sum(record["training_seconds"] for record in records.values())
-    row = first["evaluation"]["rows"][0]
-    return markdown(header, rows) + (
-        f"\n\n{row['ways']}-way {first['evaluation']['experiment']}. One training a cell; ± is the 95% interval over "
-        f"{row['episodes']} test episodes, not a spread over trainings. Trained on {first['machine']}; "
-        f"{seconds / 60:.0f} minutes of training in all."
+    row, seconds = first["evaluation"]["rows"][0], sum(record["training_seconds"] for record in records.values())
+    return (
+        f"{row['ways']}-way {first['evaluation']['experiment']}, {row['episodes']} test episodes. 'Over episodes': 95% "
+        "interval over the test episodes of one training; 'SD': standard deviation over trainings. "
+        f"Machine: {first['machine']}; {seconds / 60:.0f} minutes of training for {len(records)} runs."
     )
 
 
