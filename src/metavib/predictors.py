@@ -186,7 +186,7 @@ class Conditioned(Predictor):
         trained, model = self._trained, self._trained.model
         _check_classes(trained, self._labels)
         x = trained.inputs(x, tuple(self._support.x.shape[1:]))
-        likelihood = trained.likelihood(self._labels)
+        likelihood = trained.sized(model.likelihood, self._labels)
         noise: Noise = seeded(STREAM, device=trained.device)
         if isinstance(likelihood, Softmax) and isinstance(model.prior, FunctionPrior):
             noise = trained.base_samples(self._labels).to(trained.dtype)

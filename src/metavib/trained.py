@@ -62,6 +62,7 @@ class Trained:
         _check_single(model)
         self.model = deepcopy(model).eval().requires_grad_(False)
         self.samples = samples
+        self.decoder = deepcopy(self.model.likelihood).double()  # for predictions, which are in float64
         first = next(iter(self.model.state_dict().values()))
         self.device, self.dtype = first.device, first.dtype
         self.fingerprint = states.fingerprint(self.model)
@@ -201,10 +202,10 @@ class Trained:
         q = [posterior.marginals(self.features(x[part]).double()) for part in _parts(x)]
         return Normal(*(torch.cat(column) for column in zip(*q, strict=True)))
 
-    def likelihood(self, classes: Labels) -> Likelihood:
-        """The model's, for as many classes as the task has."""
-        mine = self.model.likelihood
-        return Softmax(max(2, len(classes)), samples=self.samples) if isinstance(mine, Softmax) else mine
+    def sized(self, likelihood: Likelihood, classes: Labels) -> Likelihood:
+        """A likelihood for as many classes as the task has."""
+        softmax = isinstance(likelihood, Softmax)
+        return Softmax(max(2, len(classes)), samples=self.samples) if softmax else likelihood
 
     def base_samples(self, classes: Labels) -> Tensor:
         """Common random numbers `(samples, 1, N)`: a column a label, drawn from a stream that the label names."""
@@ -218,14 +219,14 @@ class Trained:
     @torch.no_grad()
     def prediction(self, q: Marginals, classes: Labels, noise: Noise = None) -> RealPrediction | ClassPrediction:
         """Predictions from marginals in float64."""
-        likelihood = self.likelihood(classes)
+        likelihood = self.sized(self.decoder, classes)
         if isinstance(likelihood, RealLikelihood):
             return RealPrediction(q, likelihood, *likelihood.predict(q))
         assert isinstance(likelihood, ClassLikelihood)
         shared = q.mean.shape[-1] != len(classes)  # two classes, one latent value
         best = (q.mean[..., 0] > 0).long() if shared else q.mean.argmax(-1)
-        p = [likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)]
-        return ClassPrediction(torch.cat(p), best, classes)
+        p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])
+        return ClassPrediction(p / p.sum(-1, keepdim=True), best, classes)  # weights of nodes sum to 1 up to rounding
 
 
 def plain_labels(y: Any) -> list[Hashable]:

@@ -1,0 +1,608 @@
+"""Adapt, update, merge, forget, predict: equal to adapting with all points at once, refused where theory forbids it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+from torch.testing import assert_close
+
+import cases
+import oracles
+import tiny
+from metavib import build, checkpoint, kernels, likelihoods, train
+from metavib.backbones import MLP, Conv4
+from metavib.baselines import dkt_linear, proto_net
+from metavib.encoders import ExactSites, FullSites, GeneralSites, SimplifiedSites
+from metavib.inputs import Inputs, Points
+from metavib.learner import Learner
+from metavib.methods import gp_vib, maml
+from metavib.model import Model
+from metavib.noise import seeded
+from metavib.predictions import ClassPrediction, RealPrediction
+from metavib.predictors import Conditioned, Memorised, Predictor
+from metavib.priors import FunctionPrior
+from metavib.repeats import stack
+from metavib.strict import override
+from metavib.tasks import Examples, Task, examples
+
+DTYPES = (torch.float32, torch.float64)
+WAYS = 4
+
+
+def model(
+    likelihood: likelihoods.Likelihood | None = None, *, sites=None, kernel=None, dtype: torch.dtype = torch.float64
+) -> Model:
+    """A small GP-VIB with random weights, the same at every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        kernel = kernels.Linear(bias=True) if kernel is None else kernel
+        default = ExactSites() if likelihood is None else SimplifiedSites(m=1.3, s=0.5)
+        built = gp_vib(cases.backbone(), kernel, sites or default, likelihood or likelihoods.Gaussian(0.3))
+        return built.to(dtype)
+
+
+def softmax(sites=None, **options) -> Model:
+    return model(likelihoods.Softmax(WAYS), sites=sites, **options)
+
+
+SOFTMAX_SITES = {"simplified": lambda: SimplifiedSites(m=1.3, s=0.5), "full": lambda: FullSites(cases.FEATURES)}
+
+
+def points(n: int, *, seed: int = 0, classes: int = 0) -> tuple[Tensor, Tensor]:
+    """Inputs and real outputs, or labels."""
+    rng = np.random.default_rng(seed)
+    x = torch.as_tensor(rng.normal(size=(n, cases.INPUTS)))
+    return x, torch.as_tensor(rng.integers(0, classes, n) if classes else rng.normal(size=n))
+
+
+def same(a: Predictor, b: Predictor, *, tol: float = 1e-10) -> None:
+    """Predictions agree, columns matched by label."""
+    x, _ = points(6, seed=99)
+    p, q = a.predict(x), b.predict(x)
+    assert a.n == b.n
+    if isinstance(p, RealPrediction):
+        assert isinstance(q, RealPrediction)
+        assert_close(p.mean, q.mean, rtol=tol, atol=tol)
+        assert_close(p.variance, q.variance, rtol=tol, atol=tol)
+        return
+    assert isinstance(q, ClassPrediction)
+    assert set(p.classes) == set(q.classes)
+    order = [q.classes.index(k) for k in p.classes]
+    assert_close(p.probabilities, q.probabilities[:, order], rtol=tol, atol=tol)
+    assert p.labels == q.labels
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """What two passes over the same points may differ by: features, not sums, are in the model's precision."""
+    return 1e-4 if dtype == torch.float32 else 1e-10
+
+
+# What is predicted
+
+
+@pytest.mark.parametrize("case", cases.MODELS, ids=repr)
+def test_predictions_are_the_models_own(case) -> None:
+    """Adapt and predict = the likelihood's predictions from the model's marginals, for every method."""
+    built = cases.build(case).eval()
+    task = cases.tasks(built.likelihood, n=7, v=5)
+    if isinstance(built.likelihood, likelihoods.Poisson):  # the learner takes counts in the model's precision
+        task = Task(task.support._replace(y=task.support.y.double()), task.query)
+    softmax = isinstance(built.likelihood, likelihoods.Softmax)
+    learner = Learner(built, samples=4000)
+    # A declared number of classes: not all of them need occur among seven points.
+    classes = range(cases.CLASSES) if softmax else None
+    found = learner.adapt(task.support, classes=classes).predict(task.query.x)
+    noise = seeded(40)
+    if softmax and isinstance(learner.trained.model.prior, FunctionPrior):
+        noise = learner.trained.base_samples(tuple(range(cases.CLASSES)))
+        built.likelihood.samples = 4000
+    with torch.no_grad():
+        q = built(task, noise)
+        expected = built.likelihood.predict(q, noise)
+    if isinstance(found, RealPrediction):
+        assert_close(found.mean, expected[0], rtol=1e-9, atol=1e-9)
+        assert_close(found.variance, expected[1], rtol=1e-9, atol=1e-9)
+    else:
+        assert_close(found.probabilities, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_regression_equals_the_dense_oracle(dtype) -> None:
+    learner = Learner(model(dtype=dtype))
+    (x, y), (x_v, _) = points(9), points(4, seed=1)
+    found = learner.adapt((x, y)).predict(x_v)
+    prior = learner.trained.model.prior
+    with torch.no_grad():
+        phi = [prior.network(Inputs(t.to(dtype), torch.ones(len(t), dtype=torch.bool), 0)) for t in (x, x_v)]
+    phi, phi_v = (oracles.append_one(t.double().numpy()) for t in phi)
+    k = oracles.linear()
+    mean, var = oracles.marginals(
+        oracles.pairwise(k, phi, phi),
+        oracles.pairwise(k, phi_v, phi),
+        np.array([k(f, f) for f in phi_v]),
+        y.numpy()[:, None],
+        np.full(9, 0.3),
+    )
+    tol = 1e-6 if dtype == torch.float32 else 1e-7  # the noise is born in float32 from softplus
+    assert_close(found.mean, torch.as_tensor(mean[:, 0]), rtol=tol, atol=tol)
+    assert_close(found.variance, torch.as_tensor(var + 0.3), rtol=tol, atol=tol)
+    assert found.mean.dtype == torch.float64
+
+
+def test_without_points_the_prediction_is_the_prior() -> None:
+    x, _ = points(5)
+    found = Learner(model()).adapt((x[:0], torch.zeros(0))).predict(x)
+    assert_close(found.mean, torch.zeros(5, dtype=torch.float64))
+    assert bool((found.variance > 0.3).all())
+
+
+def test_masked_points_do_not_count() -> None:
+    learner, (x, y) = Learner(model()), points(6)
+    padded = examples(x, y, torch.tensor([True, True, False, True, False, False]))
+    same(learner.adapt(padded), learner.adapt((x[[0, 1, 3]], y[[0, 1, 3]])))
+
+
+# Learning on
+
+
+KINDS = {
+    "gaussian": lambda dtype: model(dtype=dtype),
+    "general student-t": lambda dtype: model(
+        likelihoods.StudentT(0.4), sites=GeneralSites(cases.FEATURES, hidden=5), dtype=dtype
+    ),
+    "cosine bernoulli": lambda dtype: model(
+        likelihoods.Bernoulli(), sites=FullSites(cases.FEATURES), kernel=kernels.Cosine(), dtype=dtype
+    ),
+    "softmax simplified": lambda dtype: softmax(dtype=dtype),
+    "softmax full": lambda dtype: softmax(FullSites(cases.FEATURES), dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(0, 30), max_size=5))
+def test_streamed_merged_and_forgotten_equal_adapting_once(kind, dtype, seed, cuts) -> None:
+    """Whatever the chunks (empty ones too), the order of arrival and the places that learned: only the points count."""
+    learner = Learner(KINDS[kind](dtype), samples=50)
+    classes = {"softmax": WAYS, "cosine": 2}.get(kind.split()[0], 0)
+    x, y = points(30, seed=seed, classes=classes)
+    bounds = [0, *sorted(cuts), 30]
+    chunks = [(x[a:b], y[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    at_once = learner.adapt((x, y))
+
+    streamed = learner.adapt(chunks[0])
+    for chunk in chunks[1:]:
+        streamed = streamed.update(chunk)
+    same(streamed, at_once, tol=rounding(dtype))
+
+    backwards = learner.adapt((x[:0], y[:0]))
+    for chunk in reversed(chunks):
+        backwards = learner.adapt(chunk).merge(backwards)
+    same(backwards, at_once, tol=rounding(dtype))
+
+    more = points(7, seed=seed + 1, classes=classes)
+    same(at_once.update(more).forget(more), at_once, tol=rounding(dtype))
+    assert at_once.update(more).forget(more).classes == at_once.classes
+
+
+@pytest.mark.parametrize("sites", SOFTMAX_SITES)
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_new_classes_equal_classes_known_from_the_start(sites, before) -> None:
+    """Classes that appear in an update, after none, one, two (where b alone would have lost the sum) or three."""
+    learner = Learner(softmax(SOFTMAX_SITES[sites]()))
+    x, y = points(40, classes=WAYS + 2)
+    old = y < before
+    grown = learner.adapt((x[old], y[old])).update((x[~old], y[~old]))
+    at_once = learner.adapt((x, y))
+    assert grown.classes == at_once.classes == tuple(range(WAYS + 2))
+    same(grown, at_once)
+    # The latent functions too, against sites that knew all classes: the encoder itself, N columns of +1 and -1.
+    trained = learner.trained
+    full = Model(trained.model.prior, trained.model.encoder, likelihoods.Softmax(WAYS + 2))
+    x_v, _ = points(5, seed=9)
+    task = Task(examples(x, y), examples(x_v, torch.zeros(5, dtype=torch.long)))
+    expected = full(task)
+    found = trained.marginals(grown.posterior, x_v)
+    assert_close(found.mean, expected.mean)
+    assert_close(found.var, expected.var)
+    encoding = full.encode(task.support, Points(x_v, torch.ones(5, dtype=torch.bool)))
+    assert_close(grown.posterior.kl(), encoding.kl())
+    assert_close(grown.posterior.log_evidence(), encoding.posterior.log_evidence())
+
+
+def test_a_class_without_points_is_one_that_was_declared() -> None:
+    """Merging with an empty place that knows of one more class = declaring it at the start."""
+    learner, (x, y) = Learner(softmax()), points(20, classes=2)
+    declared = learner.adapt((x, y), classes=(0, 1, "rare"))
+    merged = learner.adapt((x, y)).merge(learner.adapt((x[:0], []), classes=("rare",)))
+    assert declared.classes == merged.classes == (0, 1, "rare")
+    same(declared, merged)
+    # No point spoke for it: wherever there are points it is the least likely.
+    assert bool((declared.predict(x).probabilities.argmin(-1) == 2).float().mean() > 0.9)
+
+
+def test_permuted_classes_permute_the_probabilities_exactly() -> None:
+    learner, (x, y) = Learner(softmax()), points(25, classes=3)
+    names = ["cat", "dog", "eel"]
+    labels = [names[i] for i in y]
+    first = learner.adapt((x, labels))
+    other = learner.adapt((x, labels), classes=("eel", "cat", "dog"))
+    assert first.classes == ("cat", "dog", "eel")
+    assert_close(first.predict(x).probabilities, other.predict(x).probabilities[:, [1, 2, 0]], rtol=1e-12, atol=1e-12)
+    assert first.predict(x).labels == other.predict(x).labels
+
+
+def test_labels_are_values_wherever_they_come_from() -> None:
+    """3 is 3 as an int, in a tensor or in an array; labels that cannot be compared keep the order of appearance."""
+    learner, (x, y) = Learner(softmax()), points(12, classes=3)
+    ints, arrays = learner.adapt((x, y.tolist())), learner.adapt((x.numpy(), y.numpy()))
+    same(ints, arrays.merge(learner.adapt((x[:0], []))))
+    same(learner.adapt(Examples(x, y, torch.ones(12, dtype=torch.bool))), ints)
+    assert all(type(k) is int for k in arrays.classes)
+    mixed = learner.adapt((x, [("b", 1) if i == 2 else i.item() for i in y]))
+    assert set(mixed.classes) == {0, 1, ("b", 1)}
+    # Bernoulli: any two labels, in the order no, yes.
+    binary = Learner(model(likelihoods.Bernoulli()))
+    zero_one = binary.adapt((x, (y > 0).long()))
+    assert zero_one.classes == (0, 1)
+    named = binary.adapt((x, ["yes" if k else "no" for k in y > 0]))
+    assert named.classes == ("no", "yes")
+    assert_close(named.predict(x).probabilities, zero_one.predict(x).probabilities)
+    same(binary.adapt((x[:1], y[:1] * 0)).update((x[1:], (y[1:] > 0).long())), binary.adapt((x, [0, *(y[1:] > 0)])))
+
+
+def test_predictors_never_change() -> None:
+    learner, (x, y) = Learner(softmax()), points(10, classes=3)
+    first = learner.adapt((x, y))
+    before = first.predict(x).probabilities.clone()
+    kept = [t.clone() for t in (*first.state.memory, first.state.counts)]
+    first.update((x, y)).forget((x[:3], y[:3]))
+    first.merge(learner.adapt((x, [9] * 10)))
+    assert torch.equal(first.predict(x).probabilities, before)
+    assert all(torch.equal(a, b) for a, b in zip(kept, (*first.state.memory, first.state.counts), strict=True))
+    assert (first.n, first.classes) == (10, (0, 1, 2))
+
+
+def test_the_learner_keeps_the_model_it_was_given() -> None:
+    """Training on leaves it alone; it is in evaluation mode whatever the model was in, and asks for no gradients."""
+    original = model()
+    learner, (x, y) = Learner(original.train()), points(8)
+    before = learner.adapt((x, y)).predict(x).mean
+    with torch.no_grad():
+        for p in original.parameters():
+            p.add_(1.0)
+    assert torch.equal(learner.adapt((x, y)).predict(x).mean, before)
+    assert original.training and not before.requires_grad
+
+
+# Forgetting
+
+
+def test_forgetting_everything_is_the_prior_to_the_last_bit() -> None:
+    learner, (x, y) = Learner(model(dtype=torch.float32)), points(10)
+    gone, never = learner.adapt((x, y)).forget((x, y)), learner.adapt((x[:0], y[:0]))
+    assert gone.n == 0
+    assert torch.equal(gone.predict(x).mean, never.predict(x).mean)
+    assert torch.equal(gone.predict(x).variance, never.predict(x).variance)
+
+
+def test_a_class_is_forgotten_with_its_last_point() -> None:
+    learner, (x, y) = Learner(softmax()), points(20, classes=3)
+    left = learner.adapt((x, y)).forget((x[y == 1], y[y == 1]))
+    assert left.classes == (0, 2)
+    same(left, learner.adapt((x[y != 1], y[y != 1])))
+    # A class that was declared, and never had points to lose, stays.
+    declared = learner.adapt((x, y), classes=(0, 1, 2, 3)).forget((x[y == 1], y[y == 1]))
+    assert declared.classes == (0, 2, 3)
+
+
+def test_forgetting_what_was_not_learned_is_refused() -> None:
+    learner, (x, y) = Learner(model()), points(5)
+    five = learner.adapt((x, y))
+    with pytest.raises(ValueError, match="6 points cannot be forgotten where only 5 were learned"):
+        five.forget((torch.cat([x, x[:1]]), torch.cat([y, y[:1]])))
+    with pytest.raises(ValueError, match="not all among those learned.*negative eigenvalues"):
+        five.forget((100 * x[:1], y[:1]))
+    classifier, labels = Learner(softmax()), [0, 0, 0, 1, 1]
+    with pytest.raises(ValueError, match="3 points of class 1 cannot be forgotten of 2 learned"):
+        classifier.adapt((x, labels)).forget((x[:3], [1, 1, 1]))
+    with pytest.raises(ValueError, match="class 'x' were never learned"):
+        classifier.adapt((x, labels)).forget((x[:1], ["x"]))
+
+
+# Distributions
+
+
+LEVELS = (0.5, 0.9, 0.99)
+
+
+def test_gaussian_intervals_are_those_of_scipy() -> None:
+    found = Learner(model()).adapt(points(8)).predict(points(6, seed=1)[0])
+    normal = stats.norm(found.mean.numpy(), found.variance.sqrt().numpy())
+    for level in LEVELS:
+        low, high = found.interval(level)
+        np.testing.assert_allclose(low, normal.interval(level)[0], rtol=1e-10)
+        np.testing.assert_allclose(high, normal.interval(level)[1], rtol=1e-10)
+
+
+def latent(found: RealPrediction) -> np.ndarray:
+    """20,000 quantiles of q(f) at the first point: a dense sum over f."""
+    mean, sd = float(found.q.mean[0, 0]), float(found.q.var[0, 0]) ** 0.5
+    return stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000, mean, sd)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_student_t_and_poisson_intervals_hold_their_level(level) -> None:
+    """Against a mixture of SciPy's distributions over 20,000 quantiles of q(f)."""
+    (x, y), (x_v, _) = points(8), points(3, seed=1)
+    heavy = Learner(model(likelihoods.StudentT(0.4))).adapt((x, y)).predict(x_v)
+    sides = (1 - level) / 2, (1 + level) / 2
+    for y_p, p in zip(heavy.interval(level), sides, strict=True):
+        assert stats.t.cdf(float(y_p[0]), 4.0, latent(heavy), 0.4**0.5).mean() == pytest.approx(p, abs=1e-4)
+    counts = Learner(model(likelihoods.Poisson())).adapt((x, y.abs().round())).predict(x_v)
+    rates = np.exp(latent(counts))
+    for y_p, p in zip(counts.interval(level), sides, strict=True):
+        k = int(y_p[0])
+        assert k == float(y_p[0])
+        assert stats.poisson.cdf(k - 1, rates).mean() < p <= stats.poisson.cdf(k, rates).mean()
+
+
+def test_intervals_cover_as_often_as_they_say() -> None:
+    """Functions and outputs drawn from the model itself: 2,000 tasks, one query point each."""
+    learner = Learner(model(dtype=torch.float64))
+    rng = np.random.default_rng(0)
+    x, _ = points(6)
+    z = learner.trained.model.prior.kernel.embed(learner.trained.features(x)).detach().numpy()
+    inside = {level: 0 for level in LEVELS}
+    for _ in range(2000):
+        y = z @ rng.normal(size=z.shape[1]) + rng.normal(size=6) * 0.3**0.5
+        found = learner.adapt((x[:5], y[:5])).predict(x[5:])
+        for level in LEVELS:
+            low, high = found.interval(level)
+            inside[level] += bool(low <= y[5] <= high)
+    for level in LEVELS:
+        assert inside[level] / 2000 == pytest.approx(level, abs=4 * (level * (1 - level) / 2000) ** 0.5)
+
+
+def test_quantiles_of_point_and_sampled_posteriors() -> None:
+    """MAML: a Gaussian round one value; stochastic MAML: a mixture whose distribution function is met."""
+    (x, y), (x_v, _) = points(8), points(3, seed=1)
+    by_name = {repr(case): case for case in cases.MODELS}
+    found = Learner(cases.build(by_name["maml Gaussian"])).adapt((x, y)).predict(x_v)
+    expected = stats.norm.ppf(0.9, found.mean.numpy(), found.variance.sqrt().numpy())
+    np.testing.assert_allclose(found.quantile(0.9), expected, rtol=1e-9)
+    found = Learner(cases.build(by_name["stochastic-maml Gaussian"])).adapt((x, y)).predict(x_v)
+    sd = float(found.likelihood.noise().detach()) ** 0.5
+    mixed = stats.norm.cdf(found.quantile(0.9).numpy()[None], found.q.f[..., 0].numpy(), sd).mean(0)
+    np.testing.assert_allclose(mixed, 0.9, rtol=1e-9)
+
+
+def test_levels_outside_0_and_1_are_refused() -> None:
+    found = Learner(model()).adapt(points(3)).predict(points(2)[0])
+    for level in (0.0, 1.0, 95):
+        with pytest.raises(ValueError, match="between 0 and 1; got"):
+            found.interval(level)
+    with pytest.raises(ValueError, match="probability between 0 and 1"):
+        found.quantile(1.0)
+
+
+def test_class_probabilities_and_entropy() -> None:
+    """Softmax: Monte Carlo within its error of a long one. Bernoulli: SciPy's integral. Entropy: SciPy's."""
+    (x, y), (x_v, _) = points(12, classes=3), points(4, seed=1)
+    learner = Learner(softmax())
+    task = learner.adapt((x, y))
+    found, q = task.predict(x_v), learner.trained.marginals(task.posterior, x_v)
+    f = q.mean + q.var.sqrt() * torch.randn(200_000, 4, 3, generator=seeded(1), dtype=torch.float64)
+    assert_close(found.probabilities, f.softmax(-1).mean(0), rtol=0, atol=0.03)
+    assert_close(found.probabilities.sum(-1), torch.ones(4, dtype=torch.float64))
+    np.testing.assert_allclose(found.entropy, stats.entropy(found.probabilities.numpy(), axis=-1), rtol=1e-12)
+    binary = Learner(model(likelihoods.Bernoulli()))
+    two = binary.adapt((x, y > 0))
+    found, q = two.predict(x_v), binary.trained.marginals(two.posterior, x_v)
+    grid = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+    for i in range(4):
+        f = float(q.mean[i, 0]) + float(q.var[i, 0]) ** 0.5 * grid
+        assert float(found.probabilities[i, 1]) == pytest.approx((1 / (1 + np.exp(-f))).mean(), abs=1e-5)
+        assert found.labels[i] == int(found.probabilities[i, 1] > 0.5)
+    certain = Learner(softmax()).adapt((x, ["only"] * 12)).predict(x_v)
+    assert certain.labels == ["only"] * 4 and bool((certain.probabilities == 1).all())
+    assert bool((certain.entropy == 0).all())
+
+
+def test_a_prediction_depends_on_its_own_point_alone_and_is_always_the_same() -> None:
+    learner, (x, y) = Learner(softmax()), points(12, classes=3)
+    task = learner.adapt((x, y))
+    together = task.predict(x).probabilities
+    assert torch.equal(together, learner.adapt((x, y)).predict(x).probabilities)
+    alone = torch.cat([task.predict(x[i : i + 1]).probabilities for i in range(12)])
+    assert_close(together, alone, rtol=1e-12, atol=1e-12)
+
+
+def test_long_queries_and_supports_go_through_in_parts(monkeypatch) -> None:
+    """Memory is bounded, and the parts are not to be seen in the result."""
+    learner, (x, y) = Learner(softmax()), points(30, classes=3)
+    whole = learner.adapt((x, y))
+    expected = whole.predict(x).probabilities
+    monkeypatch.setattr("metavib.trained.PASS", 8)
+    parts = learner.adapt((x, y))
+    same(parts, whole)
+    assert_close(parts.predict(x).probabilities, expected, rtol=1e-10, atol=1e-10)
+
+
+# Models without a memory
+
+
+def conv(norm: str) -> Model:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        phi = Conv4(1, 16, width=4, norm=norm)
+        return gp_vib(phi, kernels.Cosine(bias=True), SimplifiedSites(), likelihoods.Softmax(3)).double()
+
+
+def test_batch_norm_decides_whether_points_can_be_added() -> None:
+    x = torch.as_tensor(np.random.default_rng(0).normal(size=(9, 1, 16, 16)))
+    y = torch.arange(9) % 3
+    running = Learner(conv("running"))
+    same_memory = running.adapt((x[:4], y[:4])).update((x[4:], y[4:]))
+    assert isinstance(same_memory, Memorised)
+    assert_close(same_memory.predict(x).probabilities, running.adapt((x, y)).predict(x).probabilities)
+
+    point = Learner(conv("support+point")).adapt((x[:6], y[:6]))
+    together = point.predict(x[6:]).probabilities
+    alone = torch.cat([point.predict(x[i : i + 1]).probabilities for i in range(6, 9)])
+    assert_close(together, alone, rtol=1e-9, atol=1e-9)
+    across = Learner(conv("transductive")).adapt((x[:6], y[:6]))
+    assert not torch.allclose(across.predict(x[6:]).probabilities[0], across.predict(x[6:7]).probabilities[0])
+    for predictor, norm in ((point, "support.point"), (across, "transductive")):
+        with pytest.raises(
+            TypeError, match=f"under batch-norm '{norm}' the features of old points change.*adapt again"
+        ):
+            predictor.update((x, y))
+        with pytest.raises(TypeError, match="points of both places"):
+            predictor.merge(predictor)
+
+
+def without_memory() -> dict[str, tuple[Model, str]]:
+    by_name = {repr(case): case for case in cases.MODELS}
+    found = {
+        name: (cases.build(by_name[name]), reason)
+        for name, reason in {
+            "maml Gaussian": "GradientEncoder encodes all support points together",
+            "stochastic-maml Gaussian": "GaussianGradientEncoder encodes all",
+            "gp-maml Gaussian": "ComposedEncoder encodes all",
+            "gp-vib RBF": "the kernel RBF has no explicit feature map",
+            "gp-vib BNCosine": "under batch-norm 'support.point'",
+        }.items()
+    }
+    return found | {
+        "proto-net": (proto_net(cases.backbone(), 3).double(), "PrototypeEncoder encodes all"),
+        "dkt": (dkt_linear(cases.backbone(), 3).double(), "RegressionEncoder encodes all"),
+    }
+
+
+@pytest.mark.parametrize("name", without_memory())
+def test_models_without_a_memory_predict_and_say_why_they_do_not_learn_on(name) -> None:
+    built, reason = without_memory()[name]
+    predictor = Learner(built).adapt(points(6, classes=3 if name in ("proto-net", "dkt") else 0))
+    assert isinstance(predictor, Conditioned) and predictor.n == 6
+    first = predictor.predict(points(4, seed=1)[0])
+    again = predictor.predict(points(4, seed=1)[0])
+    for field in ("mean", "probabilities"):
+        if hasattr(first, field):
+            assert torch.equal(getattr(first, field), getattr(again, field))
+    for refused, remedy in (
+        (lambda: predictor.update(points(1)), "adapt again with all points"),
+        (lambda: predictor.merge(predictor), "adapt again with the points of both"),
+        (lambda: predictor.forget(points(1)), "adapt again with the points that are left"),
+        (lambda: predictor.state, "keep the support points"),
+    ):
+        with pytest.raises(TypeError, match=f"{reason}.*{remedy}"):
+            refused()
+
+
+def test_the_number_of_classes_is_free_unless_weights_know_it() -> None:
+    x, y = points(24, classes=6)
+    assert Learner(softmax()).adapt((x, y)).predict(x).probabilities.shape == (24, 6)
+    assert Learner(proto_net(cases.backbone(), 3).double()).adapt((x, y)).predict(x).probabilities.shape == (24, 6)
+    headed = Learner(maml(cases.backbone(), likelihoods.Softmax(3), descent=cases.descent()).double())
+    with pytest.raises(ValueError, match="weights for 3 classes; got 6"):
+        headed.adapt((x, y))
+    assert headed.adapt((x[y < 2], y[y < 2]), classes=(0, 1, 2)).predict(x).probabilities.shape == (24, 3)
+
+
+# What is refused
+
+
+def test_wrong_data_is_refused_by_name() -> None:
+    (x, y), regressor, classifier = points(4), Learner(model()), Learner(softmax())
+    task = regressor.adapt((x, y))
+    with pytest.raises(ValueError, match=r"an input of this task has the shape \(2,\); got \(3,\)"):
+        task.update((torch.zeros(1, 3), [0.0]))
+    with pytest.raises(ValueError, match=r"shape \(2,\); got \(3,\)"):
+        task.predict(torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="NaN"):
+        task.predict(torch.full((1, 2), torch.nan))
+    with pytest.raises(ValueError, match="single number"):
+        task.predict(1.0)
+    with pytest.raises(ValueError, match="adapts to one task"):
+        regressor.adapt((x.expand(3, 4, 2), y.expand(3, 4)))
+    with pytest.raises(ValueError, match="Gaussian has no classes"):
+        regressor.adapt((x, y), classes=(1, 2))
+    with pytest.raises(ValueError, match="hashable, and not NaN"):
+        classifier.adapt((x, [1.0, float("nan"), 2.0, 1.0]))
+    with pytest.raises(ValueError, match="hashable, and not NaN; got .* of type list"):
+        classifier.adapt((x, [[1], [2], [3], [4]]))
+    with pytest.raises(ValueError, match="label 3, which is not among the classes"):
+        classifier.adapt((x, [0, 1, 2, 3]), classes=(0, 1, 2))
+    with pytest.raises(ValueError, match="each class has one label"):
+        classifier.adapt((x, [0, 1, 0, 1]), classes=(0, 1, 1))
+    with pytest.raises(ValueError, match="nothing is known of any class yet"):
+        classifier.adapt((x[:0], [])).predict(x)
+    with pytest.raises(ValueError, match="counts"):
+        Learner(model(likelihoods.Poisson())).adapt((x, y - 10))
+    binary = Learner(model(likelihoods.Bernoulli()))
+    with pytest.raises(ValueError, match="needs two labels"):
+        binary.adapt((x, ["a", "a", "a", "a"]))
+    with pytest.raises(ValueError, match="two classes, here .*got 'c' too"):
+        binary.adapt((x, ["a", "b", "a", "b"])).update((x[:1], ["c"]))
+    with pytest.raises(ValueError, match="of different models"):
+        task.merge(Learner(model(kernel=kernels.Cosine(bias=True))).adapt((x, y)))
+    with pytest.raises(ValueError, match="inputs of the two tasks differ"):
+        task.merge(regressor.adapt((torch.zeros(0, 3), [])))
+    with pytest.raises(ValueError, match="several repeats"):
+        Learner(stack([model(), model()]))
+
+
+# From a run
+
+
+def test_from_run_uses_the_selected_checkpoint(tmp_path) -> None:
+    """On any device it was trained on, in either precision, and one of several repeats."""
+    config = tiny.sinusoid(repeats=2)
+    trained = train.train(config, tmp_path / "run", quiet=True)
+    x, y = torch.linspace(-2, 2, 9), torch.linspace(-2, 2, 9).sin()
+    for repeat in (0, 1):
+        found = Learner.from_run(tmp_path / "run", repeat=repeat).adapt((x, y)).predict(x)
+        support = Examples(*(t.expand(2, 1, *t.shape) for t in examples(x, y)))
+        with torch.no_grad():
+            mean, var = trained.likelihood.predict(trained(Task(support, support)))
+        assert_close(found.mean.float(), mean[repeat, 0], rtol=1e-3, atol=1e-4)
+        assert_close(found.variance.float(), var[repeat, 0], rtol=1e-3, atol=1e-4)
+    double = Learner.from_run(tmp_path / "run", precision="float64")
+    assert double.trained.dtype == torch.float64
+    assert double.fingerprint == Learner.from_run(tmp_path / "run").fingerprint
+    assert double.fingerprint != Learner.from_run(tmp_path / "run", repeat=1).fingerprint
+    with pytest.raises(ValueError, match="repeats 0 to 1; got 2"):
+        Learner.from_run(tmp_path / "run", repeat=2)
+    with pytest.raises(ValueError, match="precision must be one of"):
+        Learner.from_run(tmp_path / "run", precision="float8")
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        Learner.from_run(tmp_path / "elsewhere")
+
+
+def test_a_run_of_a_gpu_machine_is_used_on_a_cpu(tmp_path) -> None:
+    """The config says cuda; here there may be none, and nobody asked for it. The best on validation is taken."""
+    config = override(tiny.sinusoid(), {"device": "cuda", "train.select": "best"})
+    model = build.model(config)
+    checkpoint.save(tmp_path / train.LAST, config, 4, 0.0, model)
+    with torch.no_grad():
+        model.likelihood.noise.raw.add_(1.0)
+    checkpoint.save(tmp_path / train.BEST, config, 2, 0.0, model)
+    learner = Learner.from_run(tmp_path)
+    assert learner.device == torch.device("cpu")
+    assert torch.equal(learner.trained.model.likelihood.noise.raw, model.likelihood.noise.raw)
+    assert learner.fingerprint == Learner(model).fingerprint
+
+
+def test_identity_features_serve_given_embeddings() -> None:
+    """No hidden layer: the kernel on the inputs themselves, a linear regression."""
+    with torch.random.fork_rng():
+        built = gp_vib(MLP(2, ()), kernels.Linear(), ExactSites(), likelihoods.Gaussian(0.1)).double()
+    x, y = points(20)
+    w = torch.linalg.solve(x.T @ x / 2 / 0.1 + torch.eye(2), x.T / 2**0.5 @ y / 0.1)
+    found = Learner(built).adapt((x, y)).predict(x)
+    assert_close(found.mean, x / 2**0.5 @ w, rtol=1e-6, atol=1e-6)
