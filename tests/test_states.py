@@ -1,0 +1,272 @@
+"""A task's state in a file: the same predictions to the last bit, of constant size, and nothing foreign gets in."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+import cases
+from metavib import kernels, likelihoods, states
+from metavib.encoders import ExactSites, FullSites, SimplifiedSites
+from metavib.files import read_tensors, write_tensors
+from metavib.learner import Learner
+from metavib.methods import gp_vib
+from metavib.model import Model
+from metavib.predictions import RealPrediction
+from metavib.predictors import Predictor
+
+
+def model(likelihood=None, *, seed: int = 0, kernel=kernels.Linear, dtype=torch.float32) -> Model:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        sites = SimplifiedSites() if likelihood else ExactSites()
+        return gp_vib(cases.backbone(), kernel(bias=True), sites, likelihood or likelihoods.Gaussian(0.3)).to(dtype)
+
+
+LIKELIHOODS = {
+    "gaussian": (None, lambda rng, n: rng.normal(size=n)),
+    "poisson": (likelihoods.Poisson(), lambda rng, n: rng.poisson(2.0, n)),
+    "bernoulli": (likelihoods.Bernoulli(), lambda rng, n: rng.choice(["no", "yes"], n)),
+    "softmax": (
+        likelihoods.Softmax(5),
+        lambda rng, n: [[3, "sea", -1.5, True, None][i] for i in rng.integers(0, 5, n)],
+    ),
+}
+INPUTS = np.random.default_rng(5).normal(size=(6, cases.INPUTS))
+
+
+def learned(learner: Learner, outputs, n: int = 30) -> Predictor:
+    rng = np.random.default_rng(0)
+    return learner.adapt((rng.normal(size=(n, cases.INPUTS)), outputs(rng, n)))
+
+
+def numbers(predictor: Predictor) -> torch.Tensor:
+    found = predictor.predict(INPUTS)
+    return torch.stack([found.mean, found.variance]) if isinstance(found, RealPrediction) else found.probabilities
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A learner of four classes, what it learned, and the file of it."""
+    learner = Learner(model(likelihoods.Softmax(5)))
+    task = learned(learner, lambda rng, n: rng.integers(0, 4, n))
+    states.save(task, tmp_path / "task.safetensors")
+    return learner, task, tmp_path / "task.safetensors"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_saved_state_predicts_the_same_to_the_last_bit(tmp_path, name, dtype) -> None:
+    """Labels of every kind that a file holds come back as they were; and what is loaded learns on."""
+    likelihood, outputs = LIKELIHOODS[name]
+    learner = Learner(model(likelihood, dtype=dtype))
+    task = learned(learner, outputs)
+    states.save(task, tmp_path / "task.safetensors")
+    back = states.load(str(tmp_path / "task.safetensors"), learner)
+    assert torch.equal(numbers(back), numbers(task))
+    assert back.classes == task.classes and [type(k) for k in back.classes] == [type(k) for k in task.classes]
+    assert back.n == 30
+    assert all(torch.equal(a, b) for a, b in zip(back.state.memory, task.state.memory, strict=True))
+    rng = np.random.default_rng(1)
+    more = rng.normal(size=(4, cases.INPUTS)), outputs(rng, 4)
+    assert torch.equal(numbers(back.update(more)), numbers(task.update(more)))
+
+
+def test_a_state_of_nothing_is_a_state(tmp_path) -> None:
+    learner = Learner(model(likelihoods.Softmax(5)))
+    states.save(learner.adapt((np.zeros((0, 2)), [])), tmp_path / "s")
+    back = states.load(tmp_path / "s", learner)
+    assert (back.n, back.classes) == (0, ())
+
+
+def test_the_file_is_as_large_after_ten_points_as_after_ten_thousand(tmp_path) -> None:
+    learner = Learner(model())
+    sizes = []
+    for n in (10, 10_000):
+        states.save(learned(learner, LIKELIHOODS["gaussian"][1], n), tmp_path / "s")
+        sizes.append((tmp_path / "s").stat().st_size)
+    assert sizes[0] == sizes[1]
+
+
+def test_a_state_belongs_to_a_model_whatever_its_precision(tmp_path, saved) -> None:
+    """float32 weights in float64 are the same weights; so are those of a copy, and other samples or ways."""
+    _, task, path = saved
+    double = Learner(model(likelihoods.Softmax(9), dtype=torch.float64), samples=300_000)
+    found = states.load(path, double).predict(INPUTS).probabilities
+    few = Learner(model(likelihoods.Softmax(5)), samples=300_000)
+    assert torch.allclose(found, states.load(path, few).predict(INPUTS).probabilities, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: model(likelihoods.Softmax(5), seed=1),
+        lambda: model(likelihoods.Softmax(5), kernel=kernels.Cosine),  # the same weights, another kernel
+        lambda: model(),
+        lambda: gp_vib(cases.backbone(), kernels.Linear(bias=True), FullSites(cases.FEATURES), likelihoods.Softmax(5)),
+    ],
+)
+def test_a_state_of_another_model_is_refused(saved, other) -> None:
+    with pytest.raises(ValueError, match=r"task.safetensors was made with another model .* Load that model, or adapt"):
+        states.load(saved[2], Learner(other()))
+
+
+def test_one_changed_weight_is_another_model() -> None:
+    one, other = model(), model()
+    assert states.fingerprint(one) == states.fingerprint(other)
+    with torch.no_grad():
+        other.prior.network.body.layers[0].weight[0, 0] *= 1.000001
+    assert states.fingerprint(one) != states.fingerprint(other)
+
+
+def test_the_batch_norm_encoding_is_part_of_the_model() -> None:
+    """It has no weights, and decides what the features are."""
+    prints = set()
+    for norm in ("running", "transductive", "support+point"):
+        kernel = kernels.BNCosine(cases.FEATURES, norm=norm)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            prints.add(states.fingerprint(gp_vib(cases.backbone(), kernel, ExactSites(), likelihoods.Gaussian(0.3))))
+    assert len(prints) == 3
+
+
+# Files that are no states
+
+
+def test_what_has_no_state_is_not_saved_and_leaves_no_file(tmp_path) -> None:
+    learner = Learner(model(likelihoods.Softmax(5)))
+    with pytest.raises(ValueError, match=r"strings, numbers or None; got \('a', 1\) of type tuple"):
+        states.save(learner.adapt((INPUTS, [("a", 1)] * 6)), tmp_path / "s")
+    kept = Learner(gp_vib(cases.backbone(), kernels.RBF(), ExactSites(), likelihoods.Gaussian(0.3)))
+    with pytest.raises(TypeError, match="no state of constant size: the kernel RBF has no explicit"):
+        states.save(kept.adapt((INPUTS, INPUTS[:, 0])), tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_state(saved, monkeypatch) -> None:
+    learner, task, path = saved
+    before = path.read_bytes()
+
+    def full_disk(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("metavib.files.os.replace", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        states.save(task.update((INPUTS, [0] * 6)), path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_missing_and_foreign_files_are_named(tmp_path, saved) -> None:
+    learner, _, _ = saved
+    with pytest.raises(FileNotFoundError, match="no state file .*nowhere"):
+        states.load(tmp_path / "nowhere", learner)
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ValueError, match="text is truncated or no safetensors file"):
+        states.load(tmp_path / "text", learner)
+    save_file({"w": torch.zeros(2)}, tmp_path / "weights")
+    with pytest.raises(ValueError, match="weights is no state of a task: expected format 'metavib-state-1', got None"):
+        states.load(tmp_path / "weights", learner)
+
+
+@given(at=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.booleans())
+def test_damaged_bytes_are_refused_or_harmless(tmp_path, at, value, cut) -> None:
+    """A byte changed or the end cut off: a ValueError that names the file, or a state that predicts finite numbers."""
+    learner = Learner(model(likelihoods.Softmax(5)))
+    path = tmp_path / "task.safetensors"
+    states.save(learned(learner, lambda rng, n: rng.integers(0, 4, n)), path)
+    whole = bytearray(path.read_bytes())
+    at %= len(whole)
+    if cut:
+        whole = whole[:at]
+    else:
+        whole[at] = value
+    path.write_bytes(whole)
+    try:
+        found = states.load(path, learner)
+    except ValueError as error:
+        assert "task.safetensors" in str(error)
+        return
+    try:
+        assert bool(found.predict(INPUTS).probabilities.isfinite().all())
+    except ValueError as error:  # numbers of no points at all: the factorisation says so
+        assert "Cholesky of A + I failed" in str(error)
+
+
+CHANGES = {
+    "classes twice": ({"classes": "[1, 1, 2, 3]"}, "damaged header"),
+    "classes nested": ({"classes": "[[1], 2, 3, 4]"}, "damaged header"),
+    "classes nan": ({"classes": "[NaN, 2, 3, 4]"}, "damaged header"),
+    "classes deep": ({"classes": "[" * 100_000}, "damaged header"),
+    "classes no list": ({"classes": "{}"}, "damaged header"),
+    "classes more": ({"classes": "[1, 2, 3, 4, 5]"}, "should be float64"),
+    "event": ({"event": "[-1]"}, "damaged header"),
+    "event no json": ({"event": "("}, "damaged header"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_hostile_headers_are_refused(saved, change) -> None:
+    learner, _, path = saved
+    tensors, header = read_tensors(path)
+    changed, message = CHANGES[change]
+    write_tensors(path, tensors, header | changed)
+    with pytest.raises(ValueError, match=f"task.safetensors .*{message}"):
+        states.load(path, learner)
+    del header["event"]
+    write_tensors(path, tensors, header)
+    with pytest.raises(ValueError, match="task.safetensors has a damaged header"):
+        states.load(path, learner)
+
+
+TENSORS = {
+    "name": (lambda t: t | {"extra": torch.zeros(1)}, "should hold"),
+    "missing": (lambda t: {k: v for k, v in t.items() if k != "l"}, "should hold"),
+    "dtype": (lambda t: t | {"b": t["b"].float()}, r"b should be float64 \(5, 4\), and is F32"),
+    "shape": (lambda t: t | {"A": torch.zeros(7, dtype=torch.float64)}, "A should be float64"),
+    "nan": (lambda t: t | {"b": t["b"] * torch.nan}, "no sums over points"),
+    "negative": (lambda t: t | {"n": -t["n"]}, "no sums over points"),
+    "fraction": (lambda t: t | {"n": t["n"] + 0.5}, "no sums over points"),
+    "counts": (lambda t: t | {"counts": t["counts"] + 1}, "its classes hold 34 points, 30 in all"),
+}
+
+
+@pytest.mark.parametrize("change", TENSORS)
+def test_tensors_that_no_points_could_make_are_refused(saved, change) -> None:
+    learner, _, path = saved
+    tensors, header = read_tensors(path)
+    make, message = TENSORS[change]
+    write_tensors(path, make(tensors), header)
+    with pytest.raises(ValueError, match=f"task.safetensors is damaged: .*{message}"):
+        states.load(path, learner)
+
+
+def test_sizes_a_header_claims_are_checked_before_anything_is_read(saved) -> None:
+    """A header that claims a terabyte is refused: it does not fit the file, nor the model."""
+    learner, _, path = saved
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    header["b"]["shape"] = [2**18, 2**19]
+    header["b"]["data_offsets"] = [0, 2**40]
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+    with pytest.raises(ValueError, match=r"task\.safetensors"):
+        states.load(path, learner)
+    path.write_bytes(struct.pack("<Q", 2**62) + raw[8:])
+    with pytest.raises(ValueError, match=r"task\.safetensors"):
+        states.load(path, learner)
+
+
+def test_a_model_without_a_memory_loads_no_state(saved) -> None:
+    """It cannot have made one: the fingerprint is another's."""
+    kept = Learner(gp_vib(cases.backbone(), kernels.RBF(), ExactSites(), likelihoods.Gaussian(0.3)))
+    with pytest.raises(ValueError, match="made with another model"):
+        states.load(saved[2], kept)
+    with pytest.raises(TypeError, match="keeps no memory of constant size: the kernel RBF"):
+        kept.blank((), (2,), "cpu")
