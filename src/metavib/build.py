@@ -13,13 +13,16 @@ from metavib.kernels import RBF, BNCosine, Cosine, Kernel, Linear, Matern32, Mat
 from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax, StudentT
 from metavib.model import Model
 from metavib.objective import Objective, vib
+from metavib.predictive import predictive
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
 
 
 def objective(config: Config) -> Objective:
-    """What training maximises: the bound, or the marginal likelihood where the method is DKT."""
-    return baselines.evidence if config.method == "dkt" else vib
+    """What training maximises: the bound, its predictive form, or the marginal likelihood where the method is DKT."""
+    if config.method == "dkt":
+        return baselines.evidence
+    return predictive if config.train.objective == "predictive" else vib
 
 
 def model(config: Config) -> Model:

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 
-from metavib import checkpoint, plots, recipes, records, tables
+from metavib import checkpoint, cli_daily, plots, recipes, records, tables
 from metavib import config as configs
 from metavib import train as training
 from metavib.config import METHODS, Config
 from metavib.experiments import NAMES, REGRESSION, experiment
+from metavib.experiments.table import resolve
 from metavib.files import read_json, write_json
 from metavib.strict import override, to_dict
 
@@ -53,6 +54,10 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="float32, tf32 or float64.")] = None,
     root: Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="File of the experiment `table`.")] = None,
+    task: Annotated[str | None, typer.Option(help="Its column with the task of each row.")] = None,
+    target: Annotated[str | None, typer.Option(help="Its column with the output of each row.")] = None,
+    likelihood: Annotated[str | None, typer.Option(help="gaussian, student-t, poisson or bernoulli outputs.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
     quiet: Quiet = False,
     json_: Json = False,
@@ -67,12 +72,16 @@ def train(
     given: dict[str, Any] = {"train.steps": steps, "seed": seed, "repeats": repeats, "tasks.shots": shots}
     given |= {"model.kernel": kernel, "train.beta": beta, "precision": precision}
     given |= {"device": device, "tasks.root": None if root is None else str(root)}
+    given |= {"tasks.table.csv": None if csv is None else str(csv), "tasks.table.task": task}
+    given |= {"tasks.table.target": target, "model.likelihood": likelihood}
     default = recipes.improved if improved else recipes.recipe
     resolved = configs.read(config) if config else default(name, method, shots=shots, kernel=kernel or "linear")
     resolved = override(resolved, {k: v for k, v in given.items() if v is not None} | _assignments(assign))
+    if name == "table":
+        resolved = resolve(resolved)
     folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
     run(resolved, folder, resume=resume, quiet=quiet or json_)
-    result = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    result = read_json(folder / "evaluation.json")
     _show(result, json_=json_)
     if not json_:
         _note(f"run folder: {folder}; next: `metavib plot {folder}`")
@@ -204,12 +213,16 @@ def data(
             _print_markdown(f"\n**{e.name}**: {e.remedy}")
 
 
+for daily_command in (cli_daily.adapt, cli_daily.update, cli_daily.predict):
+    app.command()(daily_command)
+
+
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
     """Something to look at in about two minutes: a trained GP-VIB, its row of table 1, its figure."""
     resolved = recipes.demo()
     run(resolved, out, resume=True, quiet=False)
-    result = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    result = read_json(out / "evaluation.json")
     _print_markdown(tables.table_1({"gp-vib-demo": records.record(resolved, result, seconds=_seconds(out))}))
     plot(out, None, 1)
 
@@ -231,7 +244,9 @@ def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
 def main() -> None:
     """The program: bad input ends with a message and status 2, an interrupt with status 130, never a traceback."""
     try:
-        app(args=spread(sys.argv[1:], {"--shots", "--inner-steps"}), prog_name="metavib")
+        arguments = sys.argv[1:]
+        several = {"--shots", "--inner-steps"} if arguments[:1] == ["evaluate"] else set()
+        app(args=spread(arguments, several), prog_name="metavib")
     except training.Interrupted as stop:
         _note(escape(str(stop)))
         raise SystemExit(130) from None

@@ -143,6 +143,7 @@ class TrainConfig:
     Args:
         steps: how many.
         tasks: tasks a step.
+        objective: vib, the paper's bound; predictive, its form with log predictive densities (`metavib.predictive`).
         beta: weight of the KL.
         lr: Adam's learning rate.
         scale_lr: that of the kernel's out-scale v, where it has one of its own.
@@ -157,6 +158,7 @@ class TrainConfig:
 
     steps: int = 60_000
     tasks: int = 5
+    objective: str = "vib"
     beta: float = 1.0
     lr: float = 1e-3
     scale_lr: float | None = None
@@ -226,6 +228,8 @@ class Config:
             raise ValueError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}.")
+        if self.train.objective not in ("vib", "predictive"):
+            raise ValueError(f"train.objective must be vib or predictive; got {self.train.objective!r}.")
         if self.train.schedule not in ("constant", "cosine"):
             raise ValueError(f"train.schedule must be constant or cosine; got {self.train.schedule!r}.")
         for name in ("steps", "tasks", "validation_tasks", "save_every", "log_every"):
@@ -245,12 +249,14 @@ class Config:
             raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
         if self.seed < 0 or self.test.seed < 0:
             raise ValueError(f"seed and test.seed must be 0 or above; got {self.seed} and {self.test.seed}.")
+        if self.test.tasks < 2:
+            raise ValueError(f"test.tasks must be at least 2, for an interval; got {self.test.tasks}.")
         self._check_test()
         check_beta(self.train.beta, dirac=self.method in DIRAC)
 
     def _check_test(self) -> None:
         """What would otherwise fail after hours of training."""
-        for name in ("tasks", "queries", "weight_samples"):
+        for name in ("queries", "weight_samples"):
             if getattr(self.test, name) < 1:
                 raise ValueError(f"test.{name} must be at least 1; got {getattr(self.test, name)}.")
         for name in ("shots", "inner_steps"):

@@ -1,5 +1,6 @@
 """Figures people can look at."""
 
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,8 @@ def reliability(records: dict[str, Any]) -> Figure:
                 lw=0,
             )
             ax.plot(*zip(*points, strict=True), "o-", color=MEAN, ms=2.5, lw=1.2)
-            ax.set_title(f"{name}\nECE {100 * found['ece']:.1f}%", fontsize=7)
+            title = "\n".join(textwrap.wrap(name.replace("-", " "), 22))
+            ax.set_title(f"{title}\nECE {100 * found['ece']:.1f}%", fontsize=7)
             ax.set(xlim=(0, 1), ylim=(0, 1))
         for ax in figure.axes[len(records) :]:
             ax.axis("off")

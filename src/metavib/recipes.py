@@ -65,6 +65,8 @@ _TABLE: Changes = {
     "model.noise": 0.3,
     "train.steps": 4_000,
     "train.tasks": 16,
+    "train.objective": "predictive",
+    "train.beta": 0.01,
     "train.lr": 2e-3,
     "train.schedule": "cosine",
     "train.validate_every": 200,
@@ -73,9 +75,9 @@ _TABLE: Changes = {
     "train.log_every": 100,
 }
 _TABLE_METHOD: dict[str, Changes] = {
-    "maml": _FIXED_NOISE,
-    "stochastic-maml": {**_FIXED_NOISE, "train.beta": 1e-4, "model.weight_variance": 1e-5},
-    "gp-maml": {"train.beta": 0.5, "model.inner_rate": 1e-4},
+    "maml": {**_FIXED_NOISE, "train.objective": "vib"},
+    "stochastic-maml": {**_FIXED_NOISE, "train.objective": "vib", "train.beta": 1e-4, "model.weight_variance": 1e-5},
+    "gp-maml": {"model.inner_rate": 1e-4},
 }
 
 

@@ -144,16 +144,10 @@ def reproduce(
     wanted = {key: config for key, config in configs.items() if fnmatch(key, only)}
     if only and not wanted:
         raise ValueError(f"no run of {name} is called {only!r}; there are {', '.join(configs)}.")
-    run_all(
-        {k: c for k, c in wanted.items() if not recorded(folder / f"{k}.json", c)},
-        folder / "runs",
-        jobs=jobs,
-        quiet=quiet,
-    )
-    for key in wanted:
-        finished = folder / "runs" / key / "record.json"
-        if finished.exists():
-            write_json(folder / f"{key}.json", read_json(finished))
+    missing = {key: config for key, config in wanted.items() if not recorded(folder / f"{key}.json", config)}
+    run_all(missing, folder / "runs", jobs=jobs, quiet=quiet)
+    for key in missing:
+        write_json(folder / f"{key}.json", read_json(folder / "runs" / key / "record.json"))
     records = {key: read_json(folder / f"{key}.json") for key in configs if (folder / f"{key}.json").exists()}
     if not records:
         raise ValueError(f"nothing is on record in {folder}: run some of it first.")

@@ -190,10 +190,15 @@ class Resumes(Protocol[P_co]):
     def resume(self, state: State) -> P_co: ...  # noqa: D102
 
 
-def save(predictor: Remembers, path: str | Path) -> None:
+def save(predictor: Remembers, path: str | Path, *, run: str = "") -> None:
     """Writes what a predictor has learned of its task, atomically; the file's size does not depend on how many points.
 
     Labels must be strings, numbers or None to be written.
+
+    Args:
+        predictor: of the task.
+        path: the file.
+        run: the folder of the run it was made with, for whoever finds the file; nothing here reads it.
     """
     state = predictor.state
     for label in state.classes:
@@ -206,7 +211,22 @@ def save(predictor: Remembers, path: str | Path) -> None:
     rows, columns = torch.tril_indices(*A.shape)
     tensors = {"A": A[rows, columns], "b": b, "c": c, "l": l, "n": n, "counts": state.counts}
     header = {"classes": json.dumps(state.classes, allow_nan=False), "event": json.dumps(state.event)}
-    write_tensors(Path(path), tensors, {"format": FORMAT, "fingerprint": predictor.fingerprint, **header})
+    write_tensors(Path(path), tensors, {"format": FORMAT, "fingerprint": predictor.fingerprint, "run": run, **header})
+
+
+def run_of(path: str | Path) -> Path:
+    """The folder of the run that a state file names."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no state file {path}.")
+    try:
+        with safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is truncated or no safetensors file ({error}).") from error
+    if header.get("format") != FORMAT or not header.get("run"):
+        raise ValueError(f"{path} does not say which run it was made with; name it with --run.")
+    return Path(header["run"])
 
 
 def load(path: str | Path, learner: Resumes[P_co]) -> P_co:

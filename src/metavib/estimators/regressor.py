@@ -39,7 +39,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
         shots: support points of a training task, a number or a range; None: from 1 to half of the median task, 50 at
-            most (one task: from a quarter to three quarters of its rows, 256 at most).
+            most (one task: from a quarter, 32 at most, to three quarters of its rows, 128 at most).
         n_steps: meta-training steps, at most.
         tasks_per_step: tasks a step.
         learning_rate: Adam's, at the start of its cosine schedule.
@@ -63,7 +63,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         n_steps: int = 2000,
         tasks_per_step: int = 16,
         learning_rate: float = 2e-3,
-        beta: float = 1.0,
+        beta: float = 1e-2,
         validation_fraction: float = 0.15,
         patience: int = 10,
         missing: str = "refuse",
@@ -200,9 +200,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         counts = np.bincount(rows.ids)
         counts = counts[counts > 0]
         n = int(np.median(counts))
-        default = (
-            (1, min(50, max(1, n // 2))) if len(counts) > 1 else (max(1, min(85, n // 4)), min(256, max(1, 3 * n // 4)))
-        )
+        few, one = (1, min(50, max(1, n // 2))), (max(1, min(32, n // 4)), max(1, min(128, 3 * n // 4)))
+        default = few if len(counts) > 1 else one
         shots = Shots(*self._range(default), QUERIES)
         same = np.zeros(len(rows.ids), dtype=np.int64)
         held = hold_out(rows.ids, same, self.validation_fraction, random)

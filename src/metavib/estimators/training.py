@@ -11,7 +11,7 @@ from torch import Generator
 from metavib import metrics
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.objective import vib
+from metavib.predictive import predictive
 from metavib.progress import bar
 from metavib.tasks.task import Task
 from metavib.train import ascend
@@ -74,7 +74,7 @@ def meta_train(
             for group in optimiser.param_groups:
                 group["lr"] = schedule.rate * 0.5 * (1 + cos(pi * (step - 1) / schedule.steps))
             shared, batch = draw(tasks)
-            bound = ascend(vib, shared.train(), batch, optimiser, beta=schedule.beta, noise=noise)
+            bound = ascend(predictive, shared.train(), batch, optimiser, beta=schedule.beta, noise=noise)
             if step % every and step != schedule.steps:
                 continue
             if validation:

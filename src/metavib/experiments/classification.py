@@ -193,7 +193,7 @@ def load(tasks: TasksConfig) -> Splits:
     if tasks.name == "images":
         if tasks.root is None:
             raise ValueError("images needs the folder of class folders: pass --root DIR.")
-        return folder_splits(tasks.root, size=_stored(tasks), channels=tasks.channels, minimum=tasks.ways)
+        return folder_splits(tasks.root, size=stored_size(tasks), channels=tasks.channels, minimum=tasks.ways)
     if tasks.name == "omniglot-emnist":
         return experiments.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
     return experiments.splits(tasks.name, root=tasks.root)
@@ -213,7 +213,7 @@ def training_transform(tasks: TasksConfig) -> Transform:
     return Compose((RandomResizedCrop(tasks.size), ColourJitter(), RandomFlip(), Normalise()))
 
 
-def _stored(tasks: TasksConfig) -> int:
+def stored_size(tasks: TasksConfig) -> int:
     """Side of an image on disk: 1.15 times what the network sees, as the literature crops."""
     return int(tasks.size * 1.15)
 

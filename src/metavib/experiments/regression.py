@@ -82,7 +82,7 @@ class Regression(Experiment):
         config, test = self.config, self.config.test
         steps = (test.inner_steps or (config.model.inner_steps,)) if config.method != "gp-vib" else (None,)
         rows = []
-        with bar("testing", len(test.shots) * len(steps) * test.tasks, show=not quiet) as advance:
+        with bar("testing", len(test.shots or (1,)) * len(steps) * test.tasks, show=not quiet) as advance:
             done = 0
             for shots in test.shots or (config.tasks.shots,):
                 tasks = self.test_tasks(shots)
