@@ -15,7 +15,7 @@ from metavib import checkpoint, cli_daily, plots, recipes, records, tables
 from metavib import config as configs
 from metavib import train as training
 from metavib.config import METHODS, Config
-from metavib.experiments import NAMES, REGRESSION, experiment
+from metavib.experiments import CLASSIFICATION, NAMES, REGRESSION, experiment
 from metavib.experiments.table import resolve
 from metavib.files import read_json, write_json
 from metavib.strict import override, to_dict
@@ -140,7 +140,7 @@ def plot(
     }
     if tasks in REGRESSION:
         figures["predictions.png"] = plots.predictions(training.selected(run), saved.config, seed=seed)
-    elif (run / "record.json").exists():
+    elif tasks in CLASSIFICATION and (run / "record.json").exists():
         figures["reliability.png"] = plots.reliability({saved.config.method: read_json(run / "record.json")})
     for name, figure in figures.items():
         plots.save(figure, folder / name)

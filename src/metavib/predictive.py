@@ -5,8 +5,8 @@ $$F_p = \sum_j \log E_{q(f_j \mid D_t)}[p(y_j \mid f_j)] - \beta\, KL[q(Z \mid D
 Its first term is what predictions are judged by, $E_q[\log p] \le \log E_q[p]$, so that $F \le F_p$. The two differ
 where the posterior is wide: $E_q[\log N(y \mid f, \sigma^2)]$ charges $v / 2\sigma^2$ for a posterior variance v, and
 with a handful of support points the cheapest way to pay less is a noise $\sigma^2$ that is too large, which then
-explains away the data that do come. In $F_p$ the variance of a prediction is $v + \sigma^2$, and $\sigma^2$ is left with
-the noise alone. F is the paper's; this one is the default on tables of one's own.
+explains away the data that do come. In $F_p$ the variance of a prediction is $v + \sigma^2$, and $\sigma^2$ is left
+with the noise alone. F is the paper's; this one is the default on tables of real outputs.
 """
 
 import torch

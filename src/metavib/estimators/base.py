@@ -19,6 +19,7 @@ from metavib.estimators.training import Draw, History, Schedule, meta_train
 from metavib.learner import Learner, Predictor
 from metavib.likelihoods import Likelihood
 from metavib.model import Model
+from metavib.objective import Objective
 from metavib.scaling import Scaling
 from metavib.tasks.task import Task
 
@@ -52,6 +53,7 @@ class FewShotEstimator(BaseEstimator):
     random_state: Any
     verbose: bool
     predictor_: Predictor
+    _objective: Objective  # what meta-training maximises
 
     # Adaptation
 
@@ -124,7 +126,7 @@ class FewShotEstimator(BaseEstimator):
         return build_model(event, likelihood, name=self.likelihood, seed=seed, **options)
 
     def _meta_train(self, model: Model, draw: Draw, validation: list[tuple[Model, Task]], seed: int) -> History:
-        schedule = Schedule(self.n_steps, self.learning_rate, self.beta, self.patience)
+        schedule = Schedule(self._objective, self.n_steps, self.learning_rate, self.beta, self.patience)
         history = meta_train(model, draw, validation, schedule, seed=seed, show=bool(self.verbose))
         # Float64 from here on: predictions do not depend on how rows are batched, and streams stay exact.
         self.model_ = model.double().requires_grad_(False).eval()

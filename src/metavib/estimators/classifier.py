@@ -17,6 +17,7 @@ from metavib.learner import Predictor
 from metavib.likelihoods import Bernoulli, Likelihood, Softmax
 from metavib.model import Model
 from metavib.noise import seeded
+from metavib.objective import vib
 from metavib.predictions import ClassPrediction
 from metavib.tasks.task import Task
 
@@ -61,6 +62,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     Attributes:
         classes_: labels of the columns of `predict_proba`, sorted; those of its task, in an adapted estimator.
     """
+
+    _objective = staticmethod(vib)
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from metavib.likelihoods import Gaussian, Likelihood, Poisson, StudentT
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.predictions import RealPrediction
+from metavib.predictive import predictive
 from metavib.tasks.table import TableTasks
 from metavib.tasks.task import Examples, Task, examples
 
@@ -51,6 +52,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         random_state: seed or RandomState; decides everything.
         verbose: draw a progress bar.
     """
+
+    _objective = staticmethod(predictive)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch import Generator
 from metavib import metrics
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.predictive import predictive
+from metavib.objective import Objective
 from metavib.progress import bar
 from metavib.tasks.task import Task
 from metavib.train import ascend
@@ -23,11 +23,12 @@ VALIDATIONS = 40  # during a training that is not stopped early
 
 
 class Schedule(NamedTuple):
-    """How long and how fast: `steps` of Adam from `rate`, on a cosine to zero; `beta` weighs the KL.
+    """How long and how fast: `steps` of Adam from `rate`, on a cosine to zero, up `objective`; `beta` weighs the KL.
 
     Training stops early once `patience` validations in a row (of `VALIDATIONS`) brought nothing better.
     """
 
+    objective: Objective
     steps: int
     rate: float
     beta: float
@@ -74,7 +75,7 @@ def meta_train(
             for group in optimiser.param_groups:
                 group["lr"] = schedule.rate * 0.5 * (1 + cos(pi * (step - 1) / schedule.steps))
             shared, batch = draw(tasks)
-            bound = ascend(predictive, shared.train(), batch, optimiser, beta=schedule.beta, noise=noise)
+            bound = ascend(schedule.objective, shared.train(), batch, optimiser, beta=schedule.beta, noise=noise)
             if step % every and step != schedule.steps:
                 continue
             if validation:
