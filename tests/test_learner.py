@@ -530,6 +530,8 @@ def test_wrong_data_is_refused_by_name() -> None:
         task.predict(1.0)
     with pytest.raises(ValueError, match="adapts to one task"):
         regressor.adapt((x.expand(3, 4, 2), y.expand(3, 4)))
+    with pytest.raises(ValueError, match=r"adapts to one task, y \(n,\); got y \(3, 4\)"):
+        classifier.adapt(examples(x.expand(3, 4, 2), torch.zeros(3, 4, dtype=torch.long)))
     with pytest.raises(ValueError, match="Gaussian has no classes"):
         regressor.adapt((x, y), classes=(1, 2))
     with pytest.raises(ValueError, match="hashable, and not NaN"):

@@ -84,12 +84,13 @@ class Trained:
             event: the shape an input must have, where one is known.
         """
         x, y, mask = data if isinstance(data, Examples) else (*data, None)
-        if mask is not None and mask.ndim == 1:
+        if isinstance(y, Tensor | np.ndarray):
+            _check_one_task(y.shape)
+        if mask is not None:
             x, y = x[mask], y[mask]
         labels = plain_labels(y) if self.classifies else []
         x, y, _ = examples(x, np.zeros(len(labels)) if self.classifies else y).to(self.device, self.dtype)
-        if y.ndim != 1:
-            raise ValueError(f"a learner adapts to one task, y (n,); got y {tuple(y.shape)}. Adapt to each alone.")
+        _check_one_task(y.shape)
         points = TaskPoints(x, y if y.is_floating_point() else y.to(self.dtype), labels)
         _check_event(points.event, event)
         if not self.classifies:
@@ -175,7 +176,10 @@ class Trained:
 
     def posterior(self, state: State) -> Primal:
         """q(f | D_t) of a state."""
-        return Primal(self._gp()[1], state.signed())
+        posterior = Primal(self._gp()[1], state.signed())
+        if not bool(posterior.w.isfinite().all()):  # where a failed factorisation does not raise by itself: on a GPU
+            raise ValueError("A + I could not be factorised: the memory is not that of any points. Adapt anew.")
+        return posterior
 
     def _gp(self) -> tuple[FunctionPrior, ExplicitKernel, int]:
         prior = self.model.prior
@@ -273,6 +277,11 @@ def _check_single(model: Model) -> None:
         p.ndim > prior.network.ranks[name] for name, p in prior.network.theta().items()
     ):
         raise ValueError("this model is several repeats of a training: take one of them, metavib.repeats.unstack.")
+
+
+def _check_one_task(shape: Sequence[int]) -> None:
+    if len(shape) != 1:
+        raise ValueError(f"a learner adapts to one task, y (n,); got y {tuple(shape)}. Adapt to each alone.")
 
 
 def _check_event(event: tuple[int, ...], wanted: tuple[int, ...] | None) -> None:
