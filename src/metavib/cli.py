@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from metavib import checkpoint, cli_daily, plots, recipes, records, tables
 from metavib import config as configs
+from metavib import reproduce as reproductions
 from metavib import train as training
 from metavib.config import METHODS, Config
 from metavib.experiments import CLASSIFICATION, NAMES, REGRESSION, experiment
@@ -149,7 +150,7 @@ def plot(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="table-1, figure-2, beta-sinusoid, glyphs or omniglot-emnist.")],
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(reproductions.REPRODUCTIONS)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="A minute's version of the same.")] = False,
     out: Annotated[Path, typer.Option(help="Where records, tables and figures go.")] = Path("results"),
     only: Annotated[
@@ -164,8 +165,6 @@ def reproduce(
 
     Example: `metavib reproduce table-1 --quick`
     """
-    from metavib import reproduce as reproductions
-
     _print_markdown(reproductions.reproduce(name, out, fast=quick, only=only, jobs=jobs, quiet=quiet))
 
 

@@ -143,7 +143,14 @@ _DATA: dict[str, Changes] = {
     "images": _NATURAL,
 }
 _PROTOCOL: dict[str, Changes] = {
-    "glyphs": {"train.steps": 1_500, "train.validate_every": 250, "test.tasks": 600},
+    "glyphs": {
+        "tasks.queries": 10,
+        "train.steps": 1_000,
+        "train.validate_every": 250,
+        "train.validation_tasks": 50,
+        "test.tasks": 600,
+        "test.queries": 10,
+    },
     "omniglot": {"train.steps": 60_000, "train.tasks": 32, "train.validate_every": 500, "test.tasks": 1_000},
     "augmented-omniglot": {
         "train.steps": 5_000,
@@ -188,11 +195,12 @@ def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
         "test.tasks": 3_000,
         "test.queries": 15,
         **_DATA[experiment],
-        **_PROTOCOL.get(experiment, {}),
     }
-    if _DATA[experiment]["tasks.channels"] == 1:  # 20 pictures a class (EMNIST has more to test on)
-        left = min(16, 20 - shots)
-        changes |= {"tasks.queries": left, "test.queries": 15 if experiment == "omniglot-emnist" else min(15, left)}
+    changes |= _PROTOCOL.get(experiment, {})
+    if _DATA[experiment]["tasks.channels"] == 1:  # 20 pictures a class (EMNIST, in validation and test, has more)
+        changes["tasks.queries"] = min(changes["tasks.queries"], 20 - shots)
+        if experiment != "omniglot-emnist":
+            changes["test.queries"] = min(changes["test.queries"], 20 - shots)
     if method == "gp-vib":
         changes |= _GP
     elif method in TRANSFER:
@@ -207,7 +215,7 @@ def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
 
 def _transfer(experiment: str) -> Changes:
     """Mini-batches of 16 images of all classes. Chen et al.: 5 epochs of characters, 200 of birds."""
-    steps = {"glyphs": 1_500, "omniglot-emnist": 10_000, "omniglot": 25_000}.get(experiment, 70_000)
+    steps = {"glyphs": 2_000, "omniglot-emnist": 10_000, "omniglot": 25_000}.get(experiment, 70_000)
     return {"tasks.queries": 16, "train.steps": steps, "train.validate_every": 500 if experiment == "glyphs" else 2_000}
 
 
