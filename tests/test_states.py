@@ -2,6 +2,9 @@
 
 import json
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -270,3 +273,45 @@ def test_a_model_without_a_memory_loads_no_state(saved) -> None:
         states.load(saved[2], kept)
     with pytest.raises(TypeError, match="keeps no memory of constant size: the kernel RBF"):
         kept.blank((), (2,), "cpu")
+
+
+KILLED = """
+import os, random, signal, sys, time
+import torch
+torch.set_num_threads(1)
+sys.path[:0] = {paths!r}
+from test_states import INPUTS, learned, model, numbers
+from metavib import likelihoods, states
+from metavib.learner import Learner
+
+path, learner = sys.argv[1], Learner(model(likelihoods.Softmax(5)))
+task = learned(learner, lambda rng, n: rng.integers(0, 4, n))
+states.save(task, path)
+random.seed(0)
+seen, kills = set(), 0
+while kills < 100 or len(seen) < 10:  # however slow the disk, some writers get somewhere
+    child = os.fork()
+    if not child:
+        while True:
+            task = task.update((INPUTS, [0, 1, 2, 3, 0, 1]))
+            states.save(task, path)
+    time.sleep(random.uniform(0, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    task = states.load(path, learner)
+    assert bool(numbers(task).isfinite().all()) and (task.n - 30) % 6 == 0
+    seen.add(task.n)
+    kills += 1
+print(kills)
+"""
+
+
+def test_a_hundred_kills_never_leave_an_unreadable_state(tmp_path) -> None:
+    """A writer killed at random moments, a hundred times over: the file is always one whole state or the next."""
+    here = Path(__file__).parent
+    script = KILLED.format(paths=[str(here), str(here.parent / "src")])
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "task.safetensors")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 100
