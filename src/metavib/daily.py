@@ -18,8 +18,10 @@ from metavib.data.folder import folder
 from metavib.data.table import read_csv
 from metavib.experiments import CLASSIFICATION
 from metavib.experiments.table import read_examples, read_inputs, scaling
+from metavib.files import naming
 from metavib.noise import seeded
 from metavib.predictions import ClassPrediction, RealPrediction
+from metavib.scaling import check_finite
 from metavib.tasks.task import examples
 from metavib.trained import Data
 
@@ -37,7 +39,7 @@ def read_points(path: Path, config: Config) -> Data:
     if config.tasks.name == "table":
         return read_examples(path, config)
     rows = read_csv(path, features=("x",), target="y")
-    return examples(rows.x, rows.y, name=str(path)).to(torch.float32)
+    return examples(_complete(rows.x, path), rows.y, name=str(path)).to(torch.float32)
 
 
 def read_queries(path: Path, config: Config) -> tuple[Tensor, list[str]]:
@@ -57,7 +59,7 @@ def read_queries(path: Path, config: Config) -> tuple[Tensor, list[str]]:
     if config.tasks.name == "table":
         x = read_inputs(path, config)
     else:
-        x = torch.as_tensor(read_csv(path, features=("x",)).x, dtype=torch.float32)
+        x = torch.as_tensor(_complete(read_csv(path, features=("x",)).x, path), dtype=torch.float32)
     return x, [str(i + 1) for i in range(len(x))]
 
 
@@ -85,6 +87,12 @@ def rows(prediction: RealPrediction | ClassPrediction, names: list[str], config:
         {"query": name, **dict(zip(keys, row, strict=True))}
         for name, row in zip(names, torch.stack(values, -1).tolist(), strict=True)
     ]
+
+
+def _complete(x: np.ndarray, path: Path) -> np.ndarray:
+    with naming(path):
+        check_finite(x, names=("x",))
+    return x
 
 
 def _transformed(images: Tensor, config: Config) -> Tensor:

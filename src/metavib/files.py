@@ -3,13 +3,23 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Errors about the contents of a file say which file it is."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
@@ -27,6 +37,10 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno and error.filename is None:  # a write that found the disk full does not know its file's name
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

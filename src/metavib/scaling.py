@@ -145,7 +145,11 @@ def check_finite(x: np.ndarray, *, names: Sequence[str] | None = None, missing: 
     if x.ndim != 2:
         raise ValueError(f"the images have {what} (inf or NaN pixels): remove them.")
     column = int(np.flatnonzero(bad.any(0))[0])
-    raise ValueError(f"{_name(column, names)} has {what} in {int(bad[:, column].sum())} of {len(x)} rows: {remedy}.")
+    rows = np.flatnonzero(bad[:, column])
+    raise ValueError(
+        f"{_name(column, names)} has {what} in {len(rows)} of {len(x)} rows, the first of them row {rows[0] + 1}: "
+        f"{remedy}."
+    )
 
 
 def _moments(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

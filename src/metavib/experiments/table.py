@@ -20,6 +20,7 @@ from metavib.config import BOUND, Config, TableConfig
 from metavib.data.table import Columns, digest, read_csv
 from metavib.experiments.experiment import TEST, VALIDATION, Experiment
 from metavib.experiments.regression import LEVELS, summarise
+from metavib.files import naming
 from metavib.likelihoods import ClassLikelihood, RealLikelihood
 from metavib.model import Model
 from metavib.noise import seeded
@@ -54,9 +55,10 @@ def resolve(config: Config) -> Config:
             raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")
     path = Path(table.csv).absolute()
     rows = read_csv(path, features=table.features, target=table.target, task=table.task)
-    train = _split(rows).train
-    x = scalings.columns(train.x, names=rows.features, missing=table.missing)
-    scalings.check_finite(rows.x, names=rows.features, missing=table.missing)
+    with naming(path):
+        scalings.check_finite(rows.x, names=rows.features, missing=table.missing)
+        train = _split(rows).train
+        x = scalings.columns(train.x, names=rows.features, missing=table.missing)
     y = scalings.outputs(train.y) if config.model.likelihood in REAL else scalings.as_they_are()
     table = replace(
         table,
@@ -91,14 +93,17 @@ def read_examples(path: Path | str, config: Config) -> Examples:
     table = config.tasks.table
     rows = read_csv(path, features=table.features, target=table.target)
     assert rows.y is not None
-    y = _outputs(rows.y, config)
-    return examples(_inputs(rows, table), y, name=str(path))
+    with naming(path):
+        x, y = _inputs(rows, table), _outputs(rows.y, config)
+    return examples(x, y, name=str(path))
 
 
 def read_inputs(path: Path | str, config: Config) -> Tensor:
     """Query rows `(v, d)`, from a CSV file with the input columns of a trained run, standardised as the run's own."""
     table = config.tasks.table
-    return _inputs(read_csv(path, features=table.features), table)
+    rows = read_csv(path, features=table.features)
+    with naming(path):
+        return _inputs(rows, table)
 
 
 @final
@@ -124,11 +129,12 @@ class Table(Experiment):
         rows = read_csv(table.csv, features=table.features, target=table.target, task=table.task)
         if digest(table.csv) != table.digest:
             raise ValueError(f"{table.csv} is not the file this run was started with: its contents have changed.")
-        self.split = _split(rows)
-        sizes = {"shots": tasks.shots, "queries": tasks.queries}
-        self.source = self._tasks(self.split.train, **sizes, min_shots=tasks.min_shots)
-        self._validation = self._tasks(self.split.validation, **sizes, min_shots=tasks.min_shots)
-        self._tasks(self.split.test, shots=1, queries=1)  # refused now rather than after training
+        with naming(table.csv):
+            self.split = _split(rows)
+            sizes = {"shots": tasks.shots, "queries": tasks.queries}
+            self.source = self._tasks(self.split.train, **sizes, min_shots=tasks.min_shots)
+            self._validation = self._tasks(self.split.validation, **sizes, min_shots=tasks.min_shots)
+            self._tasks(self.split.test, shots=1, queries=1)  # refused now rather than after training
 
     def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
         """Training tasks, drawn with replacement."""
@@ -230,5 +236,8 @@ def _outputs(y: np.ndarray, config: Config) -> Tensor:
         if bool(((values != 0) & (values != 1)).any()):
             raise ValueError(f"column {config.tasks.table.target!r} must hold 0 and 1 under {config.model.likelihood}.")
         return values.long()
-    likelihood.check(values)
+    try:
+        likelihood.check(values)
+    except ValueError as error:
+        raise ValueError(f"column {config.tasks.table.target!r}: {error}") from error
     return scaling(config.tasks.table).y.standardise(values)
