@@ -51,7 +51,7 @@ def _options(cls: Any, dotted: str) -> tuple[Any, ...]:
     """The types a field may have; none where there is no such field."""
     for name in dotted.split("."):
         cls = get_type_hints(cls).get(name) if dataclasses.is_dataclass(cls) else None
-    return get_args(cls) or (cls,)
+    return (tuple, *get_args(cls)) if get_origin(cls) is tuple else get_args(cls) or (cls,)
 
 
 def _parse(text: str, options: tuple[Any, ...]) -> Any:
@@ -59,6 +59,8 @@ def _parse(text: str, options: tuple[Any, ...]) -> Any:
         value = json.loads(text)
     except json.JSONDecodeError:
         value = None if text.lower() == "none" else text
+    if isinstance(value, list) and tuple in options:
+        return value
     # Where a string is wanted, a folder called 2024 is no number, and batch-norm called none is a name.
     fits = value is None and type(None) in options
     return text if str in options and not isinstance(value, str) and not fits else value
