@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each layer may import from those before it, and from itself as long as no circle closes. The longest name that fits
 # a module is its place: `tasks.gaussian` has one of its own, the rest of `tasks` is found at `tasks.*`.
 LAYERS: list[tuple[str, ...]] = [
-    ("linalg", "noise", "parameters", "strict", "files", "progress"),
+    ("linalg", "noise", "parameters", "strict", "files", "progress", "scaling"),
     ("tasks", "tasks.*"),
     ("data", "data.*", "augment"),
     ("tasks.episodes",),
@@ -22,19 +22,23 @@ LAYERS: list[tuple[str, ...]] = [
     ("marginals",),
     ("likelihoods",),
     ("posteriors", "posteriors.*"),
+    ("states", "predictions"),
     ("weights", "priors"),
-    ("objective",),
+    ("objective", "predictive"),
     ("encoders", "encoders.*"),
     ("model",),
     ("methods", "repeats"),
     ("baselines", "baselines.*"),
-    ("learner", "estimators"),
+    ("trained", "predictors"),
     ("metrics", "config", "paper"),
     ("build", "checkpoint"),
     ("experiments", "experiments.*", "recipes", "capture"),
-    ("train", "evaluate", "records", "report", "runs", "tables", "plots"),
+    ("train", "records", "runs", "tables", "plots"),
+    ("learner",),
+    ("estimators", "estimators.*", "daily"),
     ("reproduce",),
-    ("cli", "cli.*", "__main__"),
+    ("cli_daily",),
+    ("cli", "__main__"),
     ("",),  # the package's own __init__, which re-exports from anywhere
 ]
 

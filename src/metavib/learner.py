@@ -61,9 +61,7 @@ class Learner:
             repeat: which one, where the run is several repeats of a training.
         """
         folder = Path(folder)
-        saved = checkpoint.load(folder / train.LAST)
-        if saved.config.train.select == "best":
-            saved = checkpoint.load(folder / train.BEST)
+        saved = train.chosen(folder)
         config = saved.config
         precision = precision or config.precision
         if precision not in build.DTYPES:

@@ -119,12 +119,15 @@ def ascend(
     return Bound(*(term.detach() for term in bound))
 
 
-def selected(folder: Path, *, device: str = "cpu") -> Model:
-    """The model of a run that is to be tested: its last, or the best on validation, as its config says."""
+def chosen(folder: Path) -> checkpoint.Checkpoint:
+    """The checkpoint of a run that is to be used: its last, or the best on validation, as its config says."""
     saved = checkpoint.load(folder / LAST)
-    if saved.config.train.select == "best":
-        saved = checkpoint.load(folder / BEST)
-    return checkpoint.restore_model(saved).to(device).eval()
+    return checkpoint.load(folder / BEST) if saved.config.train.select == "best" else saved
+
+
+def selected(folder: Path, *, device: str = "cpu") -> Model:
+    """The model of a run that is to be tested."""
+    return checkpoint.restore_model(chosen(folder)).to(device).eval()
 
 
 def adam(model: Model, config: Config) -> torch.optim.Adam:
