@@ -113,14 +113,11 @@ def test_interval_is_196_standard_errors() -> None:
 def test_spreads_over_episodes_and_over_trainings_cannot_be_confused() -> None:
     """No field name is shared but the mean, and each prints what it is."""
     values = torch.tensor([0.5, 0.7, 0.9])
-    episodes, tasks, trainings = (
-        f(values) for f in (metrics.over_episodes, metrics.over_tasks, metrics.over_trainings)
-    )
-    assert set(episodes._fields) & set(trainings._fields) == {"mean"} == set(tasks._fields) & set(trainings._fields)
+    episodes, trainings = metrics.over_episodes(values), metrics.over_trainings(values)
+    assert set(episodes._fields) & set(trainings._fields) == {"mean"}
     assert trainings.training_sd == pytest.approx(0.2)
-    assert episodes.episode_ci95 == tasks.task_ci95 == pytest.approx(1.96 * 0.2 / np.sqrt(3))
+    assert episodes.episode_ci95 == pytest.approx(1.96 * 0.2 / np.sqrt(3))
     assert "95% CI over 3 episodes" in str(episodes) and "SD" not in str(episodes)
-    assert "95% CI over 3 tasks" in str(tasks)
     assert "SD over 3 trainings" in str(trainings) and "CI" not in str(trainings)
     assert np.isnan(metrics.over_trainings(torch.tensor([1.0])).training_sd)
 
@@ -132,15 +129,13 @@ def test_regression_metrics_equal_loops(seed: int) -> None:
     pit = torch.rand(3, 6, generator=g, dtype=torch.float64)
     mask = torch.rand(3, 6, generator=g) < 0.7
     mask[:, 0] = True
-    report = metrics.regression(mean, log_p, pit, y, mask)
     rows = [[j for j in range(6) if mask[t, j]] for t in range(3)]
     mse = [np.mean([(mean[t, j] - y[t, j]).item() ** 2 for j in row]) for t, row in enumerate(rows)]
     lpd = [np.mean([log_p[t, j].item() for j in row]) for t, row in enumerate(rows)]
     c90 = [np.mean([0.05 <= pit[t, j].item() <= 0.95 for j in row]) for t, row in enumerate(rows)]
-    assert report.mse.mean == pytest.approx(np.mean(mse))
-    assert report.mse.task_ci95 == pytest.approx(1.96 * np.std(mse, ddof=1) / np.sqrt(3))
-    assert report.log_density.mean == pytest.approx(np.mean(lpd))
-    assert report.coverage90.mean == pytest.approx(np.mean(c90))
+    assert metrics.mse(mean, y, mask).tolist() == pytest.approx(mse)
+    assert metrics.log_density(log_p, mask).tolist() == pytest.approx(lpd)
+    assert metrics.coverage(pit, 0.9, mask).tolist() == pytest.approx(c90)
 
 
 def test_coverage_of_calibrated_predictions_is_the_level() -> None:
@@ -149,12 +144,3 @@ def test_coverage_of_calibrated_predictions_is_the_level() -> None:
         assert float(metrics.coverage(pit, level).mean()) == pytest.approx(level, abs=0.005)
     with pytest.raises(ValueError, match="between 0 and 1"):
         metrics.coverage(pit, 95)
-
-
-def test_classification_report_is_its_parts() -> None:
-    p, y, mask = predictions(8)
-    report = metrics.classification(p, y, mask)
-    assert report.accuracy == metrics.over_episodes(metrics.accuracy(p, y, mask))
-    assert report.nll.mean == pytest.approx(float(metrics.nll(p, y, mask).mean()))
-    assert report.brier.episodes == 3
-    assert report.ece == metrics.ece(p, y, mask)

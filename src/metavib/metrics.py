@@ -1,9 +1,9 @@
 r"""What is reported of predictions: accuracy and calibration of classes, errors and coverage of real outputs.
 
-Two spreads must never be mixed up, so they have no common name here. `over_episodes` (and `over_tasks`) gives the 95 %
-confidence interval of a mean over test episodes of *one* trained model, $1.96\, SD / \sqrt n$, and the field is called
-`episode_ci95` (`task_ci95`). `over_trainings` gives the standard deviation between *several* trainings, and the field
-is called `training_sd`. Printing either says which it is.
+Two spreads must never be mixed up, so they have no common name here. `over_episodes` gives the 95 % confidence
+interval of a mean over test episodes of *one* trained model, $1.96\, SD / \sqrt n$, and the field is called
+`episode_ci95`. `over_trainings` gives the standard deviation between *several* trainings, and the field is called
+`training_sd`. Printing either says which it is.
 
 Shapes: tasks lead, `p (..., v, N)` are predictive probabilities at v query points, `y (..., v)` labels, `mask (..., v)`
 which of the points are real. Whatever is per task has shape `(...)`.
@@ -31,17 +31,6 @@ class OverEpisodes(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.mean:.4g} ± {self.episode_ci95:.2g} (95% CI over {self.episodes} episodes)"
-
-
-class OverTasks(NamedTuple):
-    """A mean over test tasks of one model, and the half-width of its 95 % confidence interval."""
-
-    mean: float
-    task_ci95: float
-    tasks: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4g} ± {self.task_ci95:.2g} (95% CI over {self.tasks} tasks)"
 
 
 class OverTrainings(NamedTuple):
@@ -75,11 +64,6 @@ def interval(values: Tensor) -> Interval:
 def over_episodes(values: Float[Tensor, "*episodes"]) -> OverEpisodes:
     """A metric of each episode, summarised over the episodes of one trained model."""
     return OverEpisodes(*interval(values), values.numel())
-
-
-def over_tasks(values: Float[Tensor, "*tasks"]) -> OverTasks:
-    """A metric of each task, summarised over the tasks of one trained model."""
-    return OverTasks(*interval(values), values.numel())
 
 
 def over_trainings(values: Float[Tensor, " trainings"]) -> OverTrainings:
@@ -230,61 +214,14 @@ def coverage(pit: Float[Tensor, "*b v"], level: float, mask: Bool[Tensor, "*b v"
     r"""Share of the query points inside the central interval of the given level.
 
     Args:
-        pit: the predictive distribution function at the outputs, $P(Y \le y)$ (the probability integral transform); y
-        is
-            in the central interval where it lies within level/2 of 1/2.
+        pit: the predictive distribution function at the outputs, $P(Y \le y)$ (the probability integral transform);
+            y is in the central interval where it lies within level/2 of 1/2.
         level: between 0 and 1; predictions are calibrated where the coverage is the level.
         mask: which points are real.
     """
     if not 0 < level < 1:
         raise ValueError(f"the level of an interval lies between 0 and 1; got {level}.")
     return _mean(((pit - 0.5).abs() <= level / 2).to(pit.dtype), mask)
-
-
-# Everything at once
-
-
-class Classification(NamedTuple):
-    """What is reported of a classifier's episodes. ECE pools all points, and has no interval over episodes."""
-
-    accuracy: OverEpisodes
-    nll: OverEpisodes
-    brier: OverEpisodes
-    ece: float
-
-
-class Regression(NamedTuple):
-    """What is reported of a regressor's tasks."""
-
-    mse: OverTasks
-    log_density: OverTasks
-    coverage50: OverTasks
-    coverage90: OverTasks
-    coverage95: OverTasks
-
-
-def classification(
-    p: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
-) -> Classification:
-    """All metrics of the episodes of one model."""
-    return Classification(
-        over_episodes(accuracy(p, y, mask)),
-        over_episodes(nll(p, y, mask)),
-        over_episodes(brier(p, y, mask)),
-        ece(p, y, mask),
-    )
-
-
-def regression(
-    mean: Float[Tensor, "*b v"],
-    log_p: Float[Tensor, "*b v"],
-    pit: Float[Tensor, "*b v"],
-    y: Float[Tensor, "*b v"],
-    mask: Bool[Tensor, "*b v"] | None = None,
-) -> Regression:
-    """All metrics of the tasks of one model, from predictive means, log densities and distribution function values."""
-    covered = (over_tasks(coverage(pit, level, mask)) for level in (0.5, 0.9, 0.95))
-    return Regression(over_tasks(mse(mean, y, mask)), over_tasks(log_density(log_p, mask)), *covered)
 
 
 def _of_class(values: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"]) -> Float[Tensor, "*b v"]:
