@@ -24,7 +24,7 @@ from metavib.tasks.task import Task
 LIKELIHOODS = ("softmax", "bernoulli")
 SAMPLES = 100  # of the softmax likelihood, in training
 QUERIES = 10  # query points of a class in a training task, at most
-VALIDATION = 16  # batches of validation tasks
+VALIDATION = 4  # batches of four validation tasks: each is a pass of the network over hundreds of points
 
 
 class FewShotClassifier(ClassifierMixin, FewShotEstimator):

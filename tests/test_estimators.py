@@ -1,0 +1,359 @@
+"""Estimators keep scikit-learn's conventions, and meta-train, adapt and predict what they promise."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError, SkipTestWarning
+from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from metavib import scaling as scalings
+from metavib.backbones import MLP
+from metavib.estimators import FewShotClassifier, FewShotRegressor
+from metavib.estimators.tasks import ClassTasks, Rows, Shots, hold_out
+from metavib.noise import seeded
+from metavib.objective import vib
+from metavib.predictive import predictive
+
+SMALL = {"n_steps": 20, "tasks_per_step": 4, "hidden": (16,), "random_state": 0}
+
+
+def lines(tasks=12, rows=15, *, noise=0.1, seed=0):
+    """Tasks that are lines of their own, far from zero and in large units."""
+    rng = np.random.default_rng(seed)
+    ids = np.repeat(np.arange(tasks), rows)
+    slope, level = rng.normal(size=(2, tasks))
+    x = rng.uniform(-3, 3, (len(ids), 1))
+    return x, 1000 + 50 * (level[ids] + slope[ids] * x[:, 0] + noise * rng.normal(size=len(ids))), ids
+
+
+def blobs(classes=20, rows=8, seed=0):
+    """Classes that are blobs in four dimensions."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), rows)
+    return rng.normal(size=(classes, 4))[labels] * 2 + 0.5 * rng.normal(size=(len(labels), 4)), labels
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    x, y, ids = lines()
+    return FewShotRegressor(n_steps=150, random_state=0).fit(x, y, tasks=ids)
+
+
+@pytest.mark.parametrize("estimator", [FewShotRegressor(**SMALL), FewShotClassifier(**SMALL)], ids=["real", "class"])
+def test_scikit_learns_own_checks_pass(estimator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkipTestWarning)  # the check of array API input needs an environment variable
+        results = check_estimator(estimator, on_fail=None)
+    failed = [(r["check_name"], r["exception"]) for r in results if r["status"] not in ("passed", "skipped")]
+    skipped = [r["check_name"] for r in results if r["status"] == "skipped"]
+    assert not failed and skipped == ["check_array_api_input"] and len(results) > 45
+
+
+def test_adapting_to_a_new_task_beats_its_mean_and_leaves_the_learner_alone(regressor):
+    x, y, _ = lines(1, 60, seed=5)
+    before = regressor.model_.state_dict()
+    here = regressor.adapt(x[:6], y[:6])
+    assert np.mean((here.predict(x[6:]) - y[6:]) ** 2) < 0.3 * np.mean((y[:6].mean() - y[6:]) ** 2)
+    assert here is not regressor and here.model_ is regressor.model_ and not hasattr(regressor, "predictor_")
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), regressor.model_.state_dict().values(), strict=True))
+
+
+def test_a_meta_trained_estimator_says_that_it_must_adapt(regressor):
+    with pytest.raises(NotFittedError, match=r"knows no task yet: adapt\(X, y\)"):
+        regressor.predict(np.zeros((1, 1)))
+
+
+def test_partial_fit_row_by_row_is_adapting_to_all_rows(regressor):
+    x, y, _ = lines(1, 20, seed=6)
+    whole, stream = regressor.adapt(x, y), regressor.adapt(x[:3], y[:3])
+    for i in range(3, 20):
+        stream.partial_fit(x[i : i + 1], y[i : i + 1])
+    for a, b in zip(whole.predict(x, return_std=True), stream.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+    assert stream.predictor_.n == 20
+
+
+def test_intervals_are_the_quantiles_of_mean_and_deviation(regressor):
+    x, y, _ = lines(1, 20, seed=7)
+    here = regressor.adapt(x, y)
+    mean, std = here.predict(x, return_std=True)
+    expected = mean[:, None] + std[:, None] * np.array([-1.6448536269514722, 1.6448536269514722])
+    np.testing.assert_allclose(here.predict_interval(x, 0.9), expected, rtol=1e-9)
+
+
+def test_predictions_are_in_the_units_of_the_data():
+    """Other units of y change the mean, the deviation and the interval accordingly, and nothing else."""
+    x, y, ids = lines()
+    a, b = (FewShotRegressor(**SMALL).fit(x, z, tasks=ids).adapt(x[:5], z[:5]) for z in (y, 3 * y - 700))
+    (mean, std), (mean_b, std_b) = (e.predict(x, return_std=True) for e in (a, b))
+    np.testing.assert_allclose(mean_b, 3 * mean - 700, rtol=1e-4)
+    np.testing.assert_allclose(std_b, 3 * std, rtol=1e-3)
+
+
+def test_the_seed_decides_everything():
+    x, y, ids = lines()
+    a, b, c = (FewShotRegressor(**SMALL | {"random_state": s}).fit(x, y, tasks=ids) for s in (1, 1, 2))
+    first, again, other = (e.adapt(x[:4], y[:4]).predict(x[4:9]) for e in (a, b, c))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+def test_training_improves_on_held_out_tasks_and_keeps_the_best(regressor):
+    history = regressor.history_
+    scores = dict(history.scores)
+    assert scores[history.step] == max(scores.values()) > scores[0]
+
+
+def test_early_stopping_ends_training_and_goes_back():
+    """A rate at which training only does harm: it stops after `patience` validations, at the weights it began with."""
+    x, y, ids = lines()
+    e = FewShotRegressor(n_steps=400, learning_rate=3.0, patience=3, hidden=(16,), random_state=0)
+    e.fit(x, y, tasks=ids)
+    assert e.history_.steps < 400 and e.history_.step <= e.history_.steps - 3 * 10
+    assert np.isfinite(e.adapt(x[:3], y[:3]).predict(x)).all()
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student-t", "poisson"])
+def test_every_likelihood_of_real_outputs_predicts_and_covers(likelihood):
+    rng = np.random.default_rng(0)
+    x, _, ids = lines()
+    rate = np.exp(1 + rng.normal(size=12)[ids] * 0.5 + 0.2 * x[:, 0])
+    y = rng.poisson(rate)
+    e = FewShotRegressor(**SMALL | {"n_steps": 60}, likelihood=likelihood).fit(x, y, tasks=ids).adapt(x[:10], y[:10])
+    mean, std = e.predict(x[:10], return_std=True)
+    low, high = e.predict_interval(x[:10], 0.9).T
+    assert (std > 0).all() and (low <= mean).all() and (mean <= high + 1).all()
+    if likelihood == "poisson":
+        assert (mean > 0).all() and np.array_equal(low, low.round()) and (low >= 0).all()
+
+
+def test_counts_must_be_counts():
+    with pytest.raises(ValueError, match="counts"):
+        FewShotRegressor(**SMALL, likelihood="poisson").fit(np.zeros((4, 1)), [1, 2, 0.5, 3])
+
+
+def test_frames_keep_their_names_and_missing_values_are_refused_by_them():
+    x, y, ids = lines()
+    frame = pd.DataFrame({"heat": x[:, 0], "load": x[:, 0] ** 2})
+    e = FewShotRegressor(**SMALL).fit(frame, pd.Series(y), tasks=pd.Series(ids).map("t{}".format))
+    assert list(e.feature_names_in_) == ["heat", "load"] and e.n_features_in_ == 2
+    broken = frame.copy()
+    broken.loc[3, "load"] = np.nan
+    with pytest.raises(ValueError, match=r"column 'load' has missing values \(NaN\) in 1 of 180 rows"):
+        FewShotRegressor(**SMALL).fit(broken, y, tasks=ids)
+    with pytest.raises(ValueError, match="column 'load'"):
+        e.adapt(broken[:5], y[:5])
+    with pytest.raises(ValueError, match="feature names"):
+        e.adapt(frame[["load", "heat"]], y)
+
+
+def test_missing_values_become_the_mean_and_an_indicator():
+    x, y, ids = lines()
+    x = np.concatenate([x, x], 1)
+    x[::7, 1] = np.nan
+    e = FewShotRegressor(**SMALL, missing="mean").fit(x, y, tasks=ids)
+    assert e.scaling_.x.flags.tolist() == [1] and e.scaling_.x.width == 3
+    z = e.scaling_.x.standardise(torch.tensor([[np.nan, np.nan], [0.0, 1.0]], dtype=torch.float64))
+    assert z[0].tolist() == [0, 0, 1] and z[1, 2] == 0
+    assert np.isfinite(e.adapt(x[:8], y[:8]).predict(x)).all()
+
+
+def test_clone_pickle_and_pipeline():
+    x, y, ids = lines()
+    pipe = make_pipeline(StandardScaler(), FewShotRegressor(**SMALL))
+    pipe.fit(x, y, fewshotregressor__tasks=ids)
+    assert pipe[-1].history_.steps == 20
+    here = pipe[-1].adapt(pipe[:-1].transform(x[:5]), y[:5])
+    again = pickle.loads(pickle.dumps(here))
+    assert np.array_equal(here.predict(x), again.predict(x))
+    fresh = clone(here)
+    assert fresh.get_params() == here.get_params() and not hasattr(fresh, "model_")
+
+
+@pytest.mark.parametrize("kind", [FewShotRegressor, FewShotClassifier])
+def test_cross_validation_over_tasks(kind):
+    """No task is in two folds; each is scored after adapting to a few of its rows."""
+    x, y, ids = lines()
+    if kind is FewShotClassifier:
+        y = (y > np.median(y)).astype(int)
+    with sklearn.config_context(enable_metadata_routing=True):
+        e = kind(**SMALL).set_fit_request(tasks=True).set_score_request(tasks=True)
+        scores = cross_val_score(e, x, y, cv=GroupKFold(3), params={"tasks": ids, "groups": ids})
+    assert scores.shape == (3,) and (scores > 0.3).all()
+
+
+def test_without_ids_the_data_is_one_task():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (80, 2))
+    y = np.sin(2 * x[:, 0]) + x[:, 1]
+    e = FewShotRegressor(n_steps=60, random_state=0).fit(x[:60], y[:60])
+    assert e.score(x[60:], y[60:]) > 0.7 and e.predictor_.n == 60
+
+
+def test_tasks_of_one_row_are_left_out_with_a_warning():
+    x, y, ids = lines()
+    with pytest.warns(UserWarning, match="1 of 13 tasks are left out .* single row"):
+        FewShotRegressor(**SMALL).fit(np.append(x, [[0.0]], 0), np.append(y, 0.0), tasks=np.append(ids, 99))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"likelihood": "cauchy"}, "likelihood must be one of gaussian"),
+        ({"backbone": "transformer"}, "backbone must be one of"),
+        ({"backbone": "conv4"}, r"images \(n, C, H, W\) with conv4"),
+        ({"shots": (5, 2)}, "1 <= low <= high"),
+        ({"kernel": "wavelet"}, "model.kernel must be one of"),
+        ({"missing": "drop"}, "missing must be one of"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options, message):
+    x, y, ids = lines()
+    with pytest.raises(ValueError, match=message):
+        FewShotRegressor(**SMALL | options).fit(x, y, tasks=ids)
+
+
+def test_ids_must_be_one_a_row_and_present():
+    x, y, ids = lines()
+    with pytest.raises(ValueError, match="one id a row"):
+        FewShotRegressor(**SMALL).fit(x, y, tasks=ids[:-1])
+    with pytest.raises(ValueError, match="some ids are missing"):
+        FewShotRegressor(**SMALL).fit(x, y, tasks=np.where(ids == 3, np.nan, ids))
+
+
+def test_kernels_without_a_memory_predict_but_do_not_update():
+    x, y, ids = lines()
+    e = FewShotRegressor(**SMALL, kernel="rbf", backbone="identity").fit(x, y, tasks=ids).adapt(x[:5], y[:5])
+    assert np.isfinite(e.predict(x)).all()
+    with pytest.raises(TypeError, match="no explicit feature map"):
+        e.partial_fit(x[5:6], y[5:6])
+
+
+# Classes
+
+
+def test_many_classes_teach_to_tell_new_ones_apart():
+    x, labels = blobs(30)
+    known = labels < 20
+    e = FewShotClassifier(n_steps=40, random_state=0).fit(x[known], labels[known])
+    assert e.classes_.tolist() == list(range(20)) and e.score(x[known], labels[known]) > 0.6
+    names = np.array([f"new {i}" for i in labels])
+    first = ~known & (np.arange(len(labels)) % 8 < 3)
+    rest = ~known & ~first
+    here = e.adapt(x[first], names[first])
+    assert here.classes_.tolist() == sorted(set(names[~known])) and here.score(x[rest], names[rest]) > 0.6
+    assert e.classes_.tolist() == list(range(20))  # the learner is as it was
+    np.testing.assert_allclose(here.predict_proba(x[rest]).sum(1), 1, rtol=1e-9)
+
+
+def test_new_classes_may_come_in_an_update_and_columns_stay_sorted():
+    x, labels = blobs(8)
+    e = FewShotClassifier(**SMALL).fit(x, labels)
+    here = e.adapt(x[labels >= 6], labels[labels >= 6]).partial_fit(x[labels == 2], labels[labels == 2])
+    assert here.classes_.tolist() == [2, 6, 7]
+    whole = e.adapt(x[np.isin(labels, [2, 6, 7])], labels[np.isin(labels, [2, 6, 7])])
+    np.testing.assert_allclose(here.predict_proba(x), whole.predict_proba(x), atol=1e-9)
+
+
+def test_two_classes_under_a_bernoulli_likelihood_and_tasks():
+    x, y, ids = lines()
+    yes = np.where(y > 1000, "yes", "no")
+    e = FewShotClassifier(**SMALL, likelihood="bernoulli").fit(x, yes, tasks=ids)
+    mine = ids == 4
+    here = e.adapt(x[mine][:6], yes[mine][:6])
+    assert here.classes_.tolist() == ["no", "yes"] and here.predict_proba(x).shape == (len(x), 2)
+    with pytest.raises(ValueError, match="take softmax"):
+        FewShotClassifier(**SMALL, likelihood="bernoulli").fit(*blobs(3))
+
+
+def test_images_are_told_apart():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 6)
+    patterns = rng.integers(0, 256, (6, 1, 16, 16))
+    x = np.clip(patterns[labels] + rng.integers(-30, 30, (36, 1, 16, 16)), 0, 255).astype(np.uint8)
+    e = FewShotClassifier(n_steps=4, tasks_per_step=2, ways=3, random_state=0).fit(x, labels)
+    assert e.score(x, labels) > 0.9 and e.scaling_.x.mean.shape == (1, 1, 1)
+    with pytest.raises(ValueError, match="square"):
+        FewShotClassifier(**SMALL).fit(x[:, :, :15], labels)
+
+
+def test_a_backbone_of_ones_own_is_copied_and_not_trained():
+    x, y, ids = lines()
+    own = MLP(1, (7,))
+    weights = [p.clone() for p in own.parameters()]
+    e = FewShotRegressor(**SMALL, backbone=own).fit(x, y, tasks=ids)
+    assert e.model_.prior.network.body.features == 7
+    assert all(torch.equal(a, b) for a, b in zip(weights, own.parameters(), strict=True))
+    with pytest.raises(TypeError, match="Pointwise"):
+        FewShotRegressor(**SMALL, backbone=torch.nn.Linear(1, 3)).fit(x, y, tasks=ids)
+
+
+# The pieces
+
+
+def test_class_tasks_take_classes_of_one_task_and_disjoint_rows():
+    ids, y = np.repeat([0, 1], 24), np.tile(np.repeat(np.arange(4), 6), 2)
+    rows = Rows(torch.arange(48.0).unsqueeze(-1), torch.as_tensor(y), ids)
+    task, ways = ClassTasks(rows, ways=3, shots=Shots(1, 2, 3)).sample(20, seeded(0))
+    assert ways == 3 and task.support.y.shape == (20, 6)
+    for t in range(20):
+        sides = [(s.x[t][s.mask[t]].flatten().int(), s.y[t][s.mask[t]]) for s in task]
+        both = torch.cat([places for places, _ in sides])
+        assert len(set(both.tolist())) == len(both) and len(set(ids[both].tolist())) == 1
+        place_of = {}
+        for places, labels in sides:
+            for place, label in zip(places.tolist(), labels.tolist(), strict=True):
+                assert place_of.setdefault(label, y[place]) == y[place]  # a label is one class throughout
+        assert len(set(place_of.values())) == 3
+
+
+def test_whole_tasks_are_held_out_where_there_are_enough():
+    ids, same, random = np.repeat(np.arange(10), 4), np.zeros(40), np.random.RandomState(0)
+    held = hold_out(ids, same, 0.2, random)
+    assert held.sum() == 8 and len(set(ids[held])) == 2 and not set(ids[held]) & set(ids[~held])
+    few = hold_out(np.zeros(40), np.repeat([0, 1], 20), 0.2, random)
+    assert few[:20].sum() == few[20:].sum() == 4
+    assert not hold_out(ids, same, 0.0, random).any()
+
+
+def test_the_predictive_bound_is_above_the_bound(regressor):
+    """log E p >= E log p, with the same KL."""
+    x, y, ids = lines()
+    model = regressor.model_
+    z = (torch.tensor(x) - regressor.scaling_.x.mean) / regressor.scaling_.x.scale
+    t = regressor.scaling_.y.standardise(torch.tensor(y))
+    from metavib.tasks.table import TableTasks
+
+    tasks = TableTasks(z, t, ids, shots=4, queries=6).sample((9,), seeded(0))
+    upper, lower = predictive(model, tasks, beta=0.3), vib(model, tasks, beta=0.3)
+    assert (upper.fit > lower.fit).all() and torch.equal(upper.rate, lower.rate)
+    torch.testing.assert_close(upper.value, upper.fit - 0.3 * upper.rate)
+
+
+def test_scaling_survives_its_state_and_refuses_half_of_it():
+    both = scalings.Scaling(scalings.columns([[1.0, 2.0], [3.0, 2.0]]), scalings.outputs([1.0, 5.0]))
+    again = scalings.from_state(both.state())
+    assert all(torch.equal(a, b) for a, b in zip((*both.x, *both.y), (*again.x, *again.y), strict=True))
+    assert both.x.scale.tolist() == [1.0, 1.0] and float(both.y.scale) == 2.0  # a constant column is left as it is
+    with pytest.raises(ValueError, match=r"lacks 'y.scale'"):
+        scalings.from_state({k: v for k, v in both.state().items() if k != "y.scale"})
+
+
+def test_scaling_of_extreme_numbers_neither_overflows_nor_divides_by_zero():
+    x = np.array([[1e300, 1e-300, 5.0], [-1e300, 3e-300, 5.0]])
+    z = scalings.columns(x).standardise(torch.tensor(x))
+    assert z.isfinite().all() and z[:, 0].abs().allclose(torch.ones(2, dtype=torch.float64))
+    assert z[:, 2].tolist() == [0, 0]
+    with pytest.raises(ValueError, match="column 'b' has no values"):
+        scalings.columns([[1.0, np.nan], [2.0, np.nan]], names=["a", "b"], missing="mean")
+    with pytest.raises(ValueError, match="column 0 has infinite values in 1 of 2 rows"):
+        scalings.columns([[np.inf], [1.0]])
