@@ -1,0 +1,250 @@
+"""The experiment on a table of one's own: a CSV file in, a run folder out that needs nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metavib import build, checkpoint, recipes, train
+from metavib.data.table import digest, read_csv
+from metavib.experiments import experiment
+from metavib.experiments.table import read_examples, read_inputs, resolve, scaling
+from metavib.learner import Learner
+from metavib.noise import seeded
+from metavib.predictive import predictive
+from metavib.strict import override
+
+SMALL = {
+    "model.widths": [16],
+    "train.steps": 30,
+    "train.tasks": 4,
+    "train.validate_every": 10,
+    "train.validation_tasks": 8,
+    "train.save_every": 10,
+    "tasks.shots": 6,
+    "tasks.queries": 5,
+    "test.shots": [3],
+    "test.tasks": 12,
+    "test.queries": 5,
+}
+
+
+def write(path, *, target=lambda a, b, w, rng: 500 + 40 * (w[0] + w[1] * a / 100 + 0.1 * rng.normal()), tasks=14):
+    """Towns with relations of their own; inputs and outputs in large units."""
+    rng = np.random.default_rng(0)
+    rows = ["town,a,b,y"]
+    for t in range(tasks):
+        w = rng.normal(size=2)
+        for a, b in rng.normal(size=(12, 2)) * [100, 0.01]:
+            rows.append(f"town {t},{a:.6g},{b:.6g},{target(a, b, w, rng):.6g}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def config(path, method="gp-vib", **changes):
+    given = {"tasks.table.csv": str(path), "tasks.table.task": "town", "tasks.table.target": "y"}
+    dotted = {k.replace("__", "."): v for k, v in changes.items()}
+    return override(recipes.recipe("table", method), SMALL | given | dotted)
+
+
+@pytest.fixture
+def csv(tmp_path):
+    return write(tmp_path / "towns.csv")
+
+
+def test_resolving_fills_in_what_the_file_decides_and_twice_is_once(csv):
+    found = resolve(config(csv))
+    table = found.tasks.table
+    assert table.features == ("a", "b") and found.tasks.inputs == 2 and table.digest == digest(csv)
+    assert resolve(found) == found
+    # Means and scales are those of the training tasks alone.
+    rows = experiment(found).split.train
+    np.testing.assert_allclose(table.mean, rows.x.mean(0))
+    np.testing.assert_allclose(table.scale, rows.x.std(0))
+    assert table.y_mean == pytest.approx(rows.y.mean()) and table.y_scale == pytest.approx(rows.y.std())
+
+
+def test_no_task_is_in_two_parts_and_training_sees_its_own_alone(csv):
+    world = experiment(resolve(config(csv)))
+    names = [set(part.tasks) for part in world.split]
+    assert sum(map(len, names)) == len(set.union(*names)) == 14
+    drawn = world.sample((200,), seeded(0))
+    y = world.scaling.y.restore(drawn.query.y[drawn.query.mask].double())
+    assert np.isclose(y.numpy()[:, None], world.split.train.y, atol=0.01).any(1).all()
+
+
+@pytest.mark.parametrize("method", ["gp-vib", "maml", "stochastic-maml", "gp-maml"])
+def test_every_method_trains_and_is_tested_in_a_run_folder(csv, tmp_path, method):
+    wanted = resolve(config(csv, method))
+    model = train.train(wanted, tmp_path / "run", quiet=True)
+    result = experiment(wanted).evaluate(model, quiet=True)
+    (row,) = result["rows"]
+    assert result["method"] == method and row["tasks"] == 2 and row["splits"] == 6 and row["support"] == 3
+    assert all(np.isfinite(m["mean"]) for m in row["metrics"].values())
+    assert set(row["metrics"]) == {"mse", "log_density", "coverage_50", "coverage_90", "coverage_95"}
+
+
+def test_scores_are_in_the_units_of_the_table(tmp_path):
+    """Outputs 1000 times as large: squared errors a million times as large, densities a thousandth, coverage equal."""
+    scores = []
+    for unit in (1, 1000):
+        path = write(tmp_path / f"{unit}.csv", target=lambda a, b, w, rng, u=unit: u * (w[0] + w[1] * a / 100))
+        wanted = resolve(config(path, precision="float64"))
+        scores.append(experiment(wanted).validate(build.model(wanted)))
+    a, b = scores
+    assert b["mse"] == pytest.approx(1e6 * a["mse"], rel=1e-3)
+    assert b["log_density"] == pytest.approx(a["log_density"] - np.log(1000), abs=1e-3)
+    assert b["coverage_90"] == pytest.approx(a["coverage_90"], abs=0.01)
+
+
+def test_a_run_needs_its_folder_alone_to_adapt_and_predict(csv, tmp_path):
+    """Without the CSV file: columns and standardisation come from the checkpoint's config."""
+    wanted = resolve(config(csv))
+    train.train(wanted, tmp_path / "run", quiet=True)
+    csv.unlink()
+    saved = checkpoint.load(tmp_path / "run" / train.LAST).config
+    assert saved == wanted
+    (tmp_path / "support.csv").write_text("y,b,a\n500,0.01,3\n510,0.0,-50\n")  # columns in another order
+    (tmp_path / "query.csv").write_text("a,b\n3,0.01\n")
+    support, x = read_examples(tmp_path / "support.csv", saved), read_inputs(tmp_path / "query.csv", saved)
+    assert torch.equal(support.x[:1], x)
+    scale = scaling(saved.tasks.table)
+    torch.testing.assert_close(scale.y.restore(support.y), torch.tensor([500.0, 510.0], dtype=torch.float64))
+    prediction = Learner.from_run(tmp_path / "run").adapt(support).predict(x)
+    assert 300 < float(scale.y.restore(prediction.mean)) < 700
+
+
+@pytest.mark.parametrize("likelihood", ["student-t", "poisson", "bernoulli"])
+def test_other_outputs_take_other_sites_and_scores(tmp_path, likelihood):
+    def target(a, b, w, rng):
+        return rng.poisson(np.exp(1 + w[0] / 2)) if likelihood != "bernoulli" else int(a * w[0] > 0)
+
+    wanted = resolve(config(write(tmp_path / "t.csv", target=target), model__likelihood=likelihood))
+    assert wanted.model.sites == "general" and (wanted.tasks.table.y_scale == 1) == (likelihood != "student-t")
+    scores = experiment(wanted).validate(train.train(wanted, tmp_path / "run", quiet=True))
+    assert ("accuracy" in scores) == (likelihood == "bernoulli") and np.isfinite(scores["score"])
+
+
+def test_a_file_that_changed_is_refused(csv):
+    wanted = resolve(config(csv))
+    csv.write_text(csv.read_text().replace("town 3", "town 33"))
+    with pytest.raises(ValueError, match="contents have changed"):
+        experiment(wanted)
+
+
+def test_missing_inputs_are_refused_by_column_or_flagged(csv):
+    text = csv.read_text().splitlines()
+    csv.write_text(
+        "\n".join(
+            [text[0], *(r.replace(r.split(",")[2], "NA", 1) if i % 5 == 0 else r for i, r in enumerate(text[1:]))]
+        )
+    )
+    with pytest.raises(ValueError, match="column 'b' has missing values"):
+        resolve(config(csv))
+    wanted = resolve(config(csv, tasks__table__missing="mean"))
+    assert wanted.tasks.inputs == 3 and wanted.tasks.table.flags == (1,)
+    assert experiment(wanted).sample((2,), seeded(0)).query.x.shape[-1] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks__table__csv": None}, "--csv FILE"),
+        ({"tasks__table__task": ""}, "--task COLUMN"),
+        ({"tasks__table__task": "twon"}, "there is no column 'twon'. Did you mean 'town'"),
+        ({"tasks__table__target": "a", "tasks__table__features": ["a"]}, "cannot be an input as well"),
+        ({"model__likelihood": "poisson"}, "counts"),
+        ({"model__likelihood": "bernoulli"}, "must hold 0 and 1"),
+        ({"model__likelihood": "softmax"}, "softmax is for images"),
+        ({"model__backbone": "conv4"}, "must be mlp"),
+        ({"device": "cuda"}, "set device = cpu"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_training(csv, changes, message):
+    with pytest.raises(ValueError, match=message):
+        experiment(resolve(config(csv, **changes)))
+
+
+def test_a_config_that_was_not_resolved_says_so(csv):
+    with pytest.raises(ValueError, match="was not resolved"):
+        experiment(config(csv))
+    with pytest.raises(ValueError, match=r"train\.objective must be vib or predictive"):
+        config(csv, train__objective="elbo")
+    assert build.objective(config(csv)) is predictive
+    assert build.objective(replace(config(csv), train=replace(config(csv).train, objective="vib"))) is not predictive
+
+
+# The reader
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ("a,b\n", "a header and no rows"),
+        ("a,b\n1,2\n3\n", "line 3: 1 cell, where the header has 2"),
+        ("a,b\n1,2\n3,4,5\n", "line 3: 3 cells"),
+        ("a,b\n1,x\n", "line 2, column 'b': 'x' is no finite number"),
+        ("a,b\n1,inf\n", "'inf' is no finite number"),
+        ("a,b\n1,1_000\n", "'1_000' is no finite number"),
+        ("a,a\n1,2\n", "names column 'a' twice"),
+        ("a,\n1,2\n", "column 2 of the header has no name"),
+        ("a;b\n1;2\n", "separated by semicolons"),
+        ("a\tb\n1\t2\n", "separated by tabs"),
+        ('a,b\n"1,2\n', "this is not CSV"),
+        (b"a,b\n1,\xff\n", "not UTF-8 text"),
+        ("a,b\n1," + "9" * 20_000 + "\n", "more than 10000 characters"),
+        ("a,b\n1," + "9" * 200_000 + "\n", "line 2"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_its_place(tmp_path, text, message):
+    path = tmp_path / "t.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=message):
+        read_csv(path)
+
+
+def test_a_missing_target_or_task_is_refused_with_its_place(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("t,a,y\nu,1,2\nu,3,NA\n")
+    with pytest.raises(ValueError, match="line 3, column 'y': the target is missing"):
+        read_csv(path, target="y", task="t")
+    path.write_text("t,a,y\n ,1,2\n")
+    with pytest.raises(ValueError, match="line 2, column 't': the task is missing"):
+        read_csv(path, target="y", task="t")
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
+        read_csv(tmp_path / "none.csv")
+
+
+def test_a_table_from_a_spreadsheet_is_read(tmp_path):
+    """A byte order mark, quotes, blanks, CRLF, blank lines and missing cells."""
+    path = tmp_path / "t.csv"
+    path.write_bytes('\ufefft, a ,"b, c",y\r\n"x ""y""",1,,3\r\n\r\nz, 2.5e1 ,nan,4\r\n'.encode())
+    found = read_csv(path, task="t", target="y")
+    assert found.features == ("a", "b, c") and found.tasks.tolist() == ['x "y"', "z"]
+    np.testing.assert_array_equal(found.x, [[1, np.nan], [25, np.nan]])
+    assert found.y.tolist() == [3, 4]
+
+
+@given(
+    st.lists(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=3, max_size=3), min_size=1, max_size=6)
+)
+def test_numbers_come_back_to_the_last_bit(tmp_path, rows):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c\n" + "".join(",".join(map(repr, row)) + "\n" for row in rows))
+    np.testing.assert_array_equal(read_csv(path).x, np.array(rows))
+
+
+@given(st.one_of(st.binary(max_size=80), st.text(alphabet='ab,"\n\r;1.e-\x00', max_size=80).map(str.encode)))
+def test_any_bytes_are_a_table_or_a_clear_refusal(tmp_path, content):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    try:
+        found = read_csv(path)
+    except ValueError as error:
+        assert "t.csv" in str(error)
+    else:
+        assert found.x.shape == (len(found.x), len(found.features)) and len(found.x)
