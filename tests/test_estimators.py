@@ -1,6 +1,8 @@
 """Estimators keep scikit-learn's conventions, and meta-train, adapt and predict what they promise."""
 
+import importlib
 import pickle
+import sys
 import warnings
 
 import numpy as np
@@ -357,3 +359,11 @@ def test_scaling_of_extreme_numbers_neither_overflows_nor_divides_by_zero():
         scalings.columns([[1.0, np.nan], [2.0, np.nan]], names=["a", "b"], missing="mean")
     with pytest.raises(ValueError, match="column 0 has infinite values in 1 of 2 rows"):
         scalings.columns([[np.inf], [1.0]])
+
+
+def test_without_scikit_learn_the_remedy_is_named(monkeypatch):
+    for name in [n for n in sys.modules if n.split(".")[0] == "sklearn" or n.startswith("metavib.estimators")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ImportError, match=r"pip install metavib\[sklearn\]"):
+        importlib.import_module("metavib.estimators")
