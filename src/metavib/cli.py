@@ -178,7 +178,7 @@ def show(run: Run, json_: Json = False) -> None:
     if json_:
         typer.echo(json.dumps({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
         return
-    seconds = lines[-1]["seconds"] if lines else 0.0
+    seconds = lines[-1].get("seconds", 0.0) if lines else 0.0
     parameters = sum(p.numel() for p in checkpoint.restore_model(saved).parameters())
     about = {
         "experiment": f"{c.tasks.name}, {c.tasks.shots}-shot",
@@ -282,7 +282,7 @@ def _assignments(texts: list[str]) -> dict[str, Any]:
 
 
 def _seconds(folder: Path) -> float:
-    return training.read_metrics(folder)[-1]["seconds"]
+    return training.read_metrics(folder)[-1].get("seconds", 0.0)
 
 
 def _show(result: dict[str, Any], *, json_: bool) -> None:

@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from metavib.files import naming
 from metavib.objective import check_beta
 from metavib.strict import from_dict
 
@@ -271,6 +272,7 @@ def read(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a readable JSON or TOML config: {error}.") from error
-    return from_dict(Config, values)
+    with naming(path):
+        return from_dict(Config, values)

@@ -55,7 +55,7 @@ def read_json(path: Path) -> Any:
     """JSON, with an error that names the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: it is not JSON ({error}).") from error
 
 

@@ -28,6 +28,7 @@ from typing import final
 import torch
 
 from metavib import build, checkpoint, repeats, train
+from metavib.files import naming
 from metavib.model import Model
 from metavib.predictors import Conditioned, Memorised
 from metavib.predictors import Predictor as Predictor
@@ -68,7 +69,8 @@ class Learner:
             raise ValueError(f"precision must be one of {', '.join(build.DTYPES)}; got {precision!r}.")
         if not 0 <= repeat < config.repeats:
             raise ValueError(f"{folder} holds repeats 0 to {config.repeats - 1}; got {repeat}.")
-        model = build.at_test(checkpoint.restore_model(saved), config)
+        with naming(folder):
+            model = build.at_test(checkpoint.restore_model(saved), config)
         if config.repeats > 1:
             model = repeats.unstack(model, repeat)
         return cls(model.to(device, build.DTYPES[precision]))

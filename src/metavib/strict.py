@@ -85,7 +85,10 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
             value = [value]
         return tuple(_convert(get_args(hint)[0], v, path) for v in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ValueError(f"{path}: {str(value)[:20]}... is too large for a float.") from error
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):

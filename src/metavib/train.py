@@ -27,7 +27,7 @@ from metavib import build, checkpoint
 from metavib.capture import replayed
 from metavib.config import Config, read
 from metavib.experiments import experiment
-from metavib.files import write_atomically, write_json
+from metavib.files import naming, write_atomically, write_json
 from metavib.model import Model
 from metavib.noise import Noise, seeded
 from metavib.objective import Bound, Objective
@@ -67,8 +67,9 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
         saved = checkpoint.load(folder / LAST)
         if saved.config != config:
             raise ValueError(f"{folder / LAST} is of a run with another config than {folder / CONFIG}.")
-        model.load_state_dict(checkpoint.restore_model(saved).state_dict())
-        checkpoint.restore_training(saved, optimiser, streams)
+        with naming(folder / LAST):
+            model.load_state_dict(checkpoint.restore_model(saved).state_dict())
+            checkpoint.restore_training(saved, optimiser, streams)
         start, best = saved.step, saved.best
     spent = _keep_until(folder, start)
 
@@ -127,7 +128,8 @@ def chosen(folder: Path) -> checkpoint.Checkpoint:
 
 def selected(folder: Path, *, device: str = "cpu") -> Model:
     """The model of a run that is to be tested."""
-    return checkpoint.restore_model(chosen(folder)).to(device).eval()
+    with naming(folder):
+        return checkpoint.restore_model(chosen(folder)).to(device).eval()
 
 
 def adam(model: Model, config: Config) -> torch.optim.Adam:
@@ -196,13 +198,18 @@ def _check_finite(tensors: Iterable[torch.Tensor], step: int, folder: Path) -> N
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics; a last one that a kill cut short does not count."""
     try:
-        text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+        text = (folder / "metrics.jsonl").read_bytes()
     except FileNotFoundError:
         return []
     try:
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    except json.JSONDecodeError as error:
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder / 'metrics.jsonl'} is damaged: a line is not JSON ({error}).") from error
+    for line in lines:
+        numbers = (line.get("step"), line.get("seconds", 0.0)) if isinstance(line, dict) else (None,)
+        if not all(type(number) in (int, float) for number in numbers):
+            raise ValueError(f"{folder / 'metrics.jsonl'} is damaged: a line's step or seconds is no number.")
+    return lines
 
 
 def _keep_until(folder: Path, step: int) -> float:
@@ -210,7 +217,7 @@ def _keep_until(folder: Path, step: int) -> float:
     kept = [line for line in read_metrics(folder) if line["step"] <= step]
     text = "".join(json.dumps(line) + "\n" for line in kept)
     write_atomically(folder / "metrics.jsonl", lambda p: p.write_text(text, encoding="utf-8"))
-    return kept[-1]["seconds"] if kept else 0.0
+    return kept[-1].get("seconds", 0.0) if kept else 0.0
 
 
 @contextmanager

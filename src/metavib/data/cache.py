@@ -95,7 +95,7 @@ def _open(folder: Path, sources: Sequence[Path]) -> Labelled | None:
             data = labelled(file.get_tensor("images"), file.get_tensor("labels"), manifest["names"])
         if list(data.images.shape) != manifest["shape"]:
             return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, SafetensorError):
         return None
     if now != manifest:  # touched or copied, but the same content: note the new times, so as not to hash again
         with contextlib.suppress(OSError):

@@ -4,7 +4,9 @@ An `.npz` is a zip of `.npy` files. Each header is compared with the size of its
 allocated, and arrays of Python objects are refused: nothing is ever unpickled.
 """
 
+import lzma
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -16,6 +18,20 @@ from numpy.lib import format as npy
 from metavib.data.archive import damaged
 
 MAX_BYTES = 2 * 2**30
+# NumPy reads headers with Python's own parser, which raises nearly anything on hostile text; even MemoryError.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    SyntaxError,
+    tokenize.TokenError,
+    RuntimeError,
+    MemoryError,
+)
 
 
 def read_npz(path: Path, *keys: str, max_bytes: int = MAX_BYTES) -> tuple[np.ndarray, ...]:
@@ -31,8 +47,8 @@ def read_npz(path: Path, *keys: str, max_bytes: int = MAX_BYTES) -> tuple[np.nda
             return tuple(_read_array(archive, present[key]) for key in keys)
     except (FileNotFoundError, PermissionError):
         raise
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError) as error:
-        raise damaged(path, error) from error
+    except _DAMAGE as error:
+        raise damaged(path, error or type(error).__name__) from error
 
 
 def decode_rows(
