@@ -16,6 +16,7 @@ from metavib.model import Model
 from metavib.strict import from_dict, to_dict
 
 FORMAT = "metavib-checkpoint-1"
+MOMENTS = {"step": False, "exp_avg": True, "exp_avg_sq": True}  # of Adam: whether one has the parameter's shape
 
 
 class Checkpoint(NamedTuple):
@@ -62,14 +63,19 @@ def load(path: Path) -> Checkpoint:
     try:
         config = from_dict(Config, json.loads(metadata["config"]))
         return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors)
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a damaged header: {error}") from error
 
 
 def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model:
     """The model of a checkpoint, rebuilt from its config (or one that differs in what holds no weights)."""
-    model = build.model(config or checkpoint.config)
-    state, wanted = checkpoint.part("model"), model.state_dict()
+    config = config or checkpoint.config
+    try:
+        with torch.device("meta"):  # shapes alone: a config that asks for more memory than the file holds is refused
+            wanted = build.model(config).state_dict()
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(f"the checkpoint's config describes no model: {error}") from error
+    state = checkpoint.part("model")
     problems = [f"lacks {name}" for name in wanted.keys() - state.keys()]
     problems += [f"has a foreign {name}" for name in state.keys() - wanted.keys()]
     problems += [
@@ -77,8 +83,14 @@ def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model
         for name in wanted.keys() & state.keys()
         if state[name].shape != wanted[name].shape
     ]
+    problems += [
+        f"has {name} of type {state[name].dtype}"
+        for name in wanted.keys() & state.keys()
+        if state[name].is_floating_point() != wanted[name].is_floating_point() or state[name].is_complex()
+    ]
     if problems:
         raise ValueError(f"the checkpoint does not fit its own config: it {'; '.join(sorted(problems)[:3])}.")
+    model = build.model(config)
     model.load_state_dict(state)
     return model
 
@@ -88,14 +100,18 @@ def restore_training(checkpoint: Checkpoint, optimiser: Optimizer, streams: dict
     moments: dict[int, dict[str, Tensor]] = {}
     for key, t in checkpoint.part("optimiser").items():
         index, _, name = key.partition("/")
-        moments.setdefault(int(index), {})[name] = t
+        moments.setdefault(int(index) if index.isdecimal() else -1, {})[name] = t
     states = checkpoint.part("streams")
     if not moments or states.keys() != streams.keys():
         raise ValueError("the checkpoint holds no whole training state (optimiser, random streams) to go on from.")
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for place, state in moments.items():
-        if place >= len(parameters) or any(t.ndim and t.shape != parameters[place].shape for t in state.values()):
+        fits = 0 <= place < len(parameters) and state.keys() == MOMENTS.keys()
+        if not fits or any(t.shape != (parameters[place].shape if MOMENTS[k] else ()) for k, t in state.items()):
             raise ValueError(f"the checkpoint's optimiser state {place} does not fit the model.")
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     for name, stream in streams.items():
-        stream.set_state(states[name].to(torch.uint8))
+        try:
+            stream.set_state(states[name].to(torch.uint8))
+        except RuntimeError as error:
+            raise ValueError(f"the checkpoint's random stream {name!r} is damaged: {error}") from error
