@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from metavib.config import Config
-from metavib.data.archive import SUFFIXES, decode_image
+from metavib.data.archive import SUFFIXES, decode_image, read_file
 from metavib.data.folder import folder
 from metavib.data.table import read_csv
 from metavib.experiments import CLASSIFICATION
@@ -52,7 +52,7 @@ def read_queries(path: Path, config: Config) -> tuple[Tensor, list[str]]:
             raise FileNotFoundError(f"{path}: no pictures found ({', '.join(SUFFIXES)}).")
         size, channels = stored_size(config.tasks), config.tasks.channels
         pictures = [
-            decode_image(f.read_bytes(), name=str(f), channels=channels, size=size, keep_aspect=True) for f in files
+            decode_image(read_file(f), name=str(f), channels=channels, size=size, keep_aspect=True) for f in files
         ]
         names = [f.name if path.is_file() else str(f.relative_to(path)) for f in files]
         return _transformed(torch.as_tensor(np.stack(pictures)), config), names

@@ -6,6 +6,7 @@ encrypted members and sizes beyond a cap are refused before a byte is unpacked. 
 reader takes a dataset packed or unpacked alike.
 """
 
+import bz2
 import gzip
 import io
 import lzma
@@ -17,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -25,6 +26,7 @@ from PIL import Image
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # Pillow reads many more, none of them needed, each one more risk
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MAX_PIXELS = 50_000_000
+HEADERS = 2**20  # bytes of a member's headers in a tar
 
 
 class _Refused(ValueError):
@@ -153,6 +155,14 @@ def decode_image(
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
+def read_file(path: Path, *, limit: int = Limits().member) -> bytes:
+    """The content of a file, refused by its size where that is above the limit."""
+    size = path.stat().st_size
+    if size > limit:
+        raise ValueError(f"{path}: {size} bytes are more than the {limit} allowed; is it the right file?")
+    return path.read_bytes()
+
+
 def read_gz(path: Path, *, prefix: int | None = None, limit: int = 2**30) -> bytes:
     """The content of a .gz file, or only its first `prefix` bytes; more than `limit` bytes are refused."""
     if prefix is not None and prefix > limit:
@@ -205,7 +215,7 @@ def _zip_members(path: Path, wanted: Callable[[str], bool], limits: Limits) -> I
 def _tar_members(path: Path, wanted: Callable[[str], bool], limits: Limits) -> Iterator[tuple[str, bytes]]:
     try:
         # A stream is read once, front to back: no seeking to offsets the archive names.
-        with tarfile.open(path, "r|*") as archive:
+        with _unpacked(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
             count = total = 0
             for info in archive:
                 count += 1
@@ -213,12 +223,13 @@ def _tar_members(path: Path, wanted: Callable[[str], bool], limits: Limits) -> I
                 name = _safe_name(path, info.name)
                 total += info.size
                 _check_size(path, name, info.size if wanted(name) else 0, total, limits)
+                file.left = info.size + HEADERS
                 if info.isdir() or not wanted(name):
                     continue
                 if not info.isreg():
                     raise _Refused(f"{path}: member {name!r} is a link or a device, which is not followed.")
-                file = archive.extractfile(info)
-                data = b"" if file is None else file.read()
+                content = archive.extractfile(info)
+                data = b"" if content is None else content.read()
                 if len(data) != info.size:
                     raise EOFError(f"member {name!r} is cut short")
                 yield name, data
@@ -226,6 +237,36 @@ def _tar_members(path: Path, wanted: Callable[[str], bool], limits: Limits) -> I
         raise
     except _DAMAGE as error:
         raise damaged(path, error) from error
+
+
+class _Metered(io.RawIOBase):
+    """A stream of which only so many bytes may be read before the meter is set anew.
+
+    `tarfile` reads long names and extended headers into memory, however large a compressed archive says they are.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path, self.file, self.left = path, file, HEADERS
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise _Refused(f"{self.path}: a member's header is more than the {HEADERS} bytes allowed.")
+        return data
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def _unpacked(path: Path) -> _Metered:
+    """The bytes of a tar, decompressed as its first bytes say."""
+    with open(path, "rb") as file:
+        magic = file.read(6)
+    known = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
+    opened: Callable[..., Any] = next((o for start, o in known if magic.startswith(start)), open)
+    return _Metered(path, opened(path, "rb"))
 
 
 def _folder_members(path: Path, wanted: Callable[[str], bool], limits: Limits) -> Iterator[tuple[str, bytes]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from metavib.data.archive import SUFFIXES, decode_image
+from metavib.data.archive import SUFFIXES, decode_image, read_file
 from metavib.data.cache import cached
 from metavib.data.labelled import Labelled, Splits, check_disjoint, labelled, select_classes
 
@@ -118,5 +118,5 @@ def _read(path: Path, size: int, channels: int) -> Labelled:
         )
     pictures = np.empty((len(files), channels, size, size), np.uint8)
     for i, (file, _) in enumerate(files):
-        pictures[i] = decode_image(file.read_bytes(), name=str(file), channels=channels, size=size, keep_aspect=True)
+        pictures[i] = decode_image(read_file(file), name=str(file), channels=channels, size=size, keep_aspect=True)
     return labelled(pictures, [c for _, c in files], [place.name for place in classes])
