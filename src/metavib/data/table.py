@@ -10,6 +10,7 @@ import csv
 import difflib
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -55,8 +56,10 @@ def read_csv(
     names = _names(path, header)
     other = [name for name in (target, task) if name is not None]
     wanted = tuple(features) or tuple(name for name in names if name not in other)
+    present = set(names)
     for name in (*other, *wanted):
-        _check_present(path, name, names)
+        if name not in present:
+            raise _absent(path, name, names)
     if not wanted:
         raise ValueError(f"{path}: no column is left for the inputs beside {' and '.join(map(repr, other))}.")
     for role, chosen in (("target", target), ("task", task)):
@@ -65,7 +68,8 @@ def read_csv(
     if target is not None and target == task:
         raise ValueError(f"{path}: column {target!r} cannot be both target and task.")
 
-    places = [names.index(name) for name in wanted]
+    place = {name: i for i, name in enumerate(names)}
+    places = [place[name] for name in wanted]
     x, y, tasks = array("d"), array("d"), list[str]()
     for line, cells in rows:
         if len(cells) != len(names):
@@ -74,12 +78,12 @@ def read_csv(
             )
         x.extend(_number(path, line, names[i], cells[i]) for i in places)
         if target is not None:
-            value = _number(path, line, target, cells[names.index(target)])
+            value = _number(path, line, target, cells[place[target]])
             if value != value:
                 raise ValueError(f"{path}, line {line}, column {target!r}: the target is missing; leave the row out.")
             y.append(value)
         if task is not None:
-            name = cells[names.index(task)].strip()
+            name = cells[place[task]].strip()
             if not name:
                 raise ValueError(f"{path}, line {line}, column {task!r}: the task is missing; leave the row out.")
             tasks.append(name)
@@ -126,19 +130,16 @@ def _names(path: Path, header: list[str]) -> list[str]:
             raise ValueError(f"{path}: the columns are separated by {title}; save the table with commas.")
     if "" in names:
         raise ValueError(f"{path}: column {names.index('') + 1} of the header has no name.")
-    repeated = [name for i, name in enumerate(names) if name in names[:i]]
-    if repeated:
-        raise ValueError(f"{path}: the header names column {repeated[0]!r} twice; rename one of them.")
+    if len(set(names)) != len(names):
+        repeated = Counter(names).most_common(1)[0][0]
+        raise ValueError(f"{path}: the header names column {repeated!r} twice; rename one of them.")
     return names
 
 
-def _check_present(path: Path, name: str, names: list[str]) -> None:
-    if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = (
-            f"Did you mean {close[0]!r}?" if close else f"It has {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
-        )
-        raise ValueError(f"{path}: there is no column {name!r}. {hint}")
+def _absent(path: Path, name: str, names: list[str]) -> ValueError:
+    close = difflib.get_close_matches(name, names[:1000], n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"It has {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
+    return ValueError(f"{path}: there is no column {name!r}. {hint}")
 
 
 def _number(path: Path, line: int, column: str, cell: str) -> float:
