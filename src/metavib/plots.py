@@ -61,7 +61,8 @@ def predictions(model: Model, config: Config, *, seed: int = 1, shots: tuple[int
         limit = 1.6 * float(values.abs().max())
         axes[0].set_ylim(-limit, limit)
         axes[0].set_xlim(float(grid[0]), float(grid[-1]))
-        axes[0].legend(loc="upper right", fontsize=7, frameon=False, ncols=2)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         for ax in axes[3:]:
             ax.set_xlabel("x")
         for ax in axes[::3]:

@@ -33,6 +33,8 @@ def run_all(configs: Mapping[str, Config], root: Path, *, jobs: int | None = Non
         jobs: processes at a time; as many as there are cores unless told.
         quiet: no progress bar.
     """
+    if not configs:
+        return
     waiting = [name for name, config in configs.items() if not _finished(root / name, config)]
     running: dict[str, subprocess.Popen[bytes]] = {}
     total = sum(c.train.steps for c in configs.values())

@@ -109,11 +109,14 @@ def table_1(records: dict[str, Any]) -> str:
                 cells += [plus_minus(row["metrics"]["mse"], 4), "" if theirs is None else f"{theirs[0]} ± {theirs[1]}"]
             rows.append(cells)
     first = next(iter(records.values()))
+    repeats = first["evaluation"]["repeats"]
+    over = (
+        f"{repeats} trainings (the paper's: over 10)" if repeats > 1 else "test tasks (the paper's: over 10 trainings)"
+    )
+    seconds = "; ".join(f"{name} {record['training_seconds']:.0f} s" for name, record in records.items())
     note = (
         f"Mean squared error on {first['evaluation']['rows'][0]['tasks']} new sinusoids; ± is the 95% interval over "
-        f"{first['evaluation']['repeats']} trainings (the paper's: over 10). Trained on {first['machine']}; "
-        + "; ".join(f"{name} {record['training_seconds']:.0f} s" for name, record in records.items())
-        + " for all repeats together."
+        f"{over}. Trained on {first['machine']}: {seconds}, all repeats together."
     )
     return markdown(header, rows) + "\n\n" + note
 
