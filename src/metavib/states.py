@@ -290,6 +290,10 @@ def _read(file: Any, path: Path, learner: Resumes[Any]) -> State:
     lower = torch.zeros(M, M, dtype=torch.float64)
     lower[rows, columns] = tensors["A"]
     lower[columns, rows] = tensors["A"]
+    if int(
+        torch.linalg.cholesky_ex(lower + torch.eye(M, dtype=torch.float64)).info
+    ):  # what every prediction factorises
+        raise ValueError(f"{path} is damaged: its A = Z' S^-1 Z has negative eigenvalues, as no set of points has.")
     memory = Memory(lower, *(tensors[name] for name in "bcln"))
     return State(memory, counts, blank.classes, blank.event).to(learner.device)
 
