@@ -382,15 +382,16 @@ def greedy_npz(path: Path, header: str) -> None:
         out.writestr("b.npy", npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1,)}"))
 
 
-def greedy_tar(path: Path, kind: bytes, size: int = 96 * 2**20, headers: dict[str, str] | None = None) -> None:
+def greedy_tar(path: Path, kind: bytes, begin: bytes = b"", headers: dict[str, str] | None = None) -> None:
     """A small compressed tar with a header, or a sparse map, of many megabytes."""
     with gzip.open(path, "wb", compresslevel=1) as out:
         info = tarfile.TarInfo("x")
-        info.type, info.size = kind, size
+        info.type, info.size = kind, 96 * 2**20
         if headers:
             info.pax_headers = headers
         out.write(info.tobuf(tarfile.PAX_FORMAT if headers else tarfile.GNU_FORMAT))
-        for _ in range(size // 2**20):
+        out.write(begin.ljust(2**20, b"1"))
+        for _ in range(95):
             out.write(b"1" * 2**20)
         out.write(b"\0" * 1024)
 
@@ -419,6 +420,7 @@ def bmp(width: int, height: int) -> bytes:
     return b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + info
 
 
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9", "GNU.sparse.name": "x"}
 FLOAT = {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 4 * 10**12]}
 SHAPE = "{{'descr': '{}', 'fortran_order': False, 'shape': {}}}"
 GREEDY: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -434,12 +436,7 @@ GREEDY: dict[str, tuple[str, Callable[[Path], object]]] = {
     "zip member of 60 MB": ("zip", lambda p: lying_zip(p, 60 * 2**20)),
     "tar with a long name": ("tar.gz", lambda p: greedy_tar(p, tarfile.GNUTYPE_LONGNAME)),
     "tar with a large pax header": ("tar.gz", lambda p: greedy_tar(p, tarfile.XHDTYPE)),
-    "tar with a large sparse map": (
-        "tar.gz",
-        lambda p: greedy_tar(
-            p, tarfile.REGTYPE, headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9"}
-        ),
-    ),
+    "tar with a large sparse map": ("tar.gz", lambda p: greedy_tar(p, tarfile.REGTYPE, b"999999\n", SPARSE)),
     "gz of 96 MB": ("gz", lambda p: p.write_bytes(gzip.compress(b"\0" * (96 * 2**20), 1))),
     "png of 4e18 pixels": ("PNG", lambda p: p.write_bytes(png(2**31 - 1, 2**31 - 1))),
     "png of 100 megapixels": ("PNG", lambda p: p.write_bytes(png(10_000, 10_000))),
