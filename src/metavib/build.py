@@ -14,8 +14,9 @@ from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softma
 from metavib.model import Model
 from metavib.objective import Objective, vib
 from metavib.predictive import predictive
+from metavib.weights import Network
 
-DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 
 
 def objective(config: Config) -> Objective:
@@ -34,7 +35,15 @@ def model(config: Config) -> Model:
         torch.manual_seed(config.seed)
         phi = backbone(config)
         built = _bound(config, phi) if config.method in BOUND else _baseline(config, phi)
-        return built.to(DTYPES[config.precision])
+        return in_precision(built, config.precision)
+
+
+def in_precision(built: Model, precision: str) -> Model:
+    """The model with weights of a precision, and networks that compute in bfloat16 where that is asked for."""
+    for module in built.modules():
+        if isinstance(module, Network):
+            module.bf16 = precision == "bf16"
+    return built.to(DTYPES[precision])
 
 
 def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, ways: int | None = None) -> Model:

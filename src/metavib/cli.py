@@ -53,7 +53,7 @@ def train(
     kernel: Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")] = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the KL.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32, tf32 or float64.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, float64; on a GPU also tf32 or bf16.")] = None,
     root: Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")] = None,
     csv: Annotated[Path | None, typer.Option(help="File of the experiment `table`.")] = None,
     task: Annotated[str | None, typer.Option(help="Its column with the task of each row.")] = None,

@@ -18,7 +18,7 @@ TRANSFER = ("feature-transfer", "baseline++")
 BASELINES = (*TRANSFER, "matching-net", "proto-net", "relation-net", "dkt")
 METHODS = (*BOUND, *BASELINES)
 DIRAC = ("maml", *BASELINES)
-PRECISIONS = ("float32", "tf32", "float64")
+PRECISIONS = ("float32", "tf32", "bf16", "float64")
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,8 @@ class Config:
         seed: of weights and training tasks.
         repeats: independent trainings side by side, each with weights and tasks of its own.
         device: cpu or cuda.
-        precision: float32, tf32 (float32 with TensorFloat-32 products on a GPU) or float64.
+        precision: float32, float64, or on a GPU tf32 (convolutions in TensorFloat-32) or bf16 (networks in bfloat16);
+            weights and the GP algebra are float32 in all but float64.
         threads: of PyTorch on a CPU; 0 leaves its own choice. Small networks are fastest with one.
         tasks, model, train, test: the sections.
     """

@@ -58,13 +58,13 @@ class Learner:
         Args:
             folder: of a run that has been trained, on any device.
             device: where to use it.
-            precision: float32 or float64; that of training where None.
+            precision: float32 or float64; that of training where None (float32 for a training in bf16).
             repeat: which one, where the run is several repeats of a training.
         """
         folder = Path(folder)
         saved = train.chosen(folder)
         config = saved.config
-        precision = precision or config.precision
+        precision = precision or ("float32" if config.precision == "bf16" else config.precision)
         if precision not in build.DTYPES:
             raise ValueError(f"precision must be one of {', '.join(build.DTYPES)}; got {precision!r}.")
         if not 0 <= repeat < config.repeats:
@@ -73,7 +73,7 @@ class Learner:
             model = build.at_test(checkpoint.restore_model(saved), config)
         if config.repeats > 1:
             model = repeats.unstack(model, repeat)
-        return cls(model.to(device, build.DTYPES[precision]))
+        return cls(build.in_precision(model, precision).to(device))
 
     @property
     def device(self) -> torch.device:

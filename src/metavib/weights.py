@@ -20,6 +20,7 @@ class Network(nn.Module):
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
+        self.bf16 = False  # compute in bfloat16, whatever the weights are kept in
         self.ranks = {name: p.ndim for name, p in body.named_parameters()}
 
     def theta(self) -> Weights:
@@ -38,6 +39,13 @@ class Network(nn.Module):
 
     def forward(self, inputs: Inputs, weights: Weights | None = None) -> Tensor:
         """The network's outputs under its own weights, or under given ones."""
+        if not self.bf16:
+            return self._outputs(inputs, weights)
+        with torch.autocast(inputs.x.device.type, torch.bfloat16):
+            outputs = self._outputs(inputs, weights)
+        return outputs.float()  # the GP algebra that follows is never in half precision
+
+    def _outputs(self, inputs: Inputs, weights: Weights | None) -> Tensor:
         return self.body(inputs) if weights is None else functional_call(self.body, weights, (inputs,))
 
 
