@@ -64,6 +64,8 @@ def predict(
 
     Example: `metavib predict task.safetensors --query q.csv --csv`
     """
+    if json_ and csv_:
+        raise ValueError("--json and --csv are two forms of the same output: choose one.")
     folder, predictor = _load(state, run)
     config = _config(folder)
     x, names = daily.read_queries(query, config)
