@@ -230,7 +230,7 @@ def test_the_spread_printed_is_over_trainings_where_there_are_several():
 
 def test_a_record_holds_what_is_needed_to_do_it_again(tmp_path):
     config = tiny.sinusoid()
-    record = records.record(config, {"rows": []}, seconds=1.234)
+    record = records.record(config, {"rows": []}, [{"step": 1, "seconds": 1.234, "validation": {"score": 0.5}}])
     write_json(tmp_path / "r.json", record)
     again = read_json(tmp_path / "r.json")
     assert again == record and again["config"] == to_dict(config) and again["training_seconds"] == 1.2

@@ -222,7 +222,7 @@ def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/dem
     resolved = recipes.demo()
     run(resolved, out, resume=True, quiet=False)
     result = read_json(out / "evaluation.json")
-    _print_markdown(tables.table_1({"gp-vib-demo": records.record(resolved, result, seconds=_seconds(out))}))
+    _print_markdown(tables.table_1({"gp-vib-demo": records.record(resolved, result, training.read_metrics(out))}))
     plot(out, None, 1)
 
 
@@ -236,7 +236,7 @@ def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
         return
     model = training.train(config, folder, resume=True, quiet=quiet)
     result = experiment(config).evaluate(model, quiet=quiet)
-    write_json(folder / "record.json", records.record(config, result, seconds=_seconds(folder)))
+    write_json(folder / "record.json", records.record(config, result, training.read_metrics(folder)))
     write_json(folder / "evaluation.json", result)
 
 
@@ -279,10 +279,6 @@ def _assignments(texts: list[str]) -> dict[str, Any]:
             raise ValueError(f"--set takes FIELD=VALUE, such as train.lr=2e-3; got {text!r}.")
         pairs[key.strip()] = value.strip()
     return pairs
-
-
-def _seconds(folder: Path) -> float:
-    return training.read_metrics(folder)[-1].get("seconds", 0.0)
 
 
 def _show(result: dict[str, Any], *, json_: bool) -> None:

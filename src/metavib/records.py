@@ -14,18 +14,21 @@ from metavib.config import Config
 from metavib.strict import to_dict
 
 
-def record(config: Config, evaluation: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+def record(config: Config, evaluation: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """Everything worth keeping of a finished run, as JSON holds it.
 
     Args:
         config: the run's.
         evaluation: the test of the trained model.
-        seconds: how long training took.
+        metrics: the lines logged while it was trained.
     """
     return {
         "config": to_dict(config),
         "evaluation": evaluation,
-        "training_seconds": round(seconds, 1),
+        "training_seconds": round(metrics[-1]["seconds"], 1),
+        "validation": [
+            [line["step"], round(line["validation"]["score"], 5)] for line in metrics if "validation" in line
+        ],
         "commit": commit(),
         "machine": machine(config.device),
         "versions": {name: _version(name) for name in ("metavib", "torch", "numpy")}
