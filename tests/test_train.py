@@ -9,7 +9,7 @@ import torch
 import tiny
 from metavib import build, checkpoint, repeats, train
 from metavib.config import Config
-from metavib.experiments import experiment
+from metavib.experiments import classification, experiment
 from metavib.noise import seeded
 from metavib.strict import from_dict, override
 from metavib.tasks.sinusoid import Sinusoids
@@ -297,3 +297,28 @@ def test_options_that_are_no_sizes_of_the_run_may_not_change_on_resume(tmp_path)
     longer = override(tiny.sinusoid(train__steps=4), {"train.steps": 8})
     with pytest.raises(ValueError, match="another config"):
         train.train(longer, tmp_path / "run", resume=True, quiet=True)
+
+
+def test_restarting_adam_every_step_is_the_sign_of_the_gradient(tmp_path) -> None:
+    """With moments of one step, Adam moves every weight by the learning rate, whatever the gradient's size."""
+    config = tiny.sinusoid(train__steps=3, train__restart_every=1, train__lr=1e-3)
+    trained = train.train(config, tmp_path / "run", quiet=True)
+    start = dict(build.model(config).named_parameters())
+    for name, p in trained.named_parameters():
+        moved = (p - start[name]).detach().abs() / 1e-3  # three steps of +1 or -1 (0 where there is no gradient)
+        assert torch.allclose(moved, moved.round(), atol=2e-2), name
+        assert float(moved.max()) <= 3.02
+
+
+def test_the_protocol_s_numbers_are_config_fields() -> None:
+    """Jitter, motions, enlargement, fine-tuning and DKT's noise reach what they configure."""
+    config = tiny.glyphs("dkt", model__dkt_noise=0.3)
+    assert build.model(config).encoder.noise == 0.3
+    tasks = replace(config.tasks, augment=True, degrees=5.0, zoom=(0.9, 1.3), shift=0.2, enlarge=2.0)
+    motion = classification.training_transform(tasks).transforms[1]
+    assert (motion.degrees, motion.scale, motion.shift) == (5.0, (0.9, 1.3), 0.2)
+    assert classification.stored_size(tasks) == 2 * tasks.size
+    colours = classification.training_transform(replace(tasks, channels=3, jitter=0.1)).transforms[1]
+    assert (colours.brightness, colours.contrast, colours.saturation) == (0.1, 0.1, 0.1)
+    transfer = tiny.glyphs("baseline++", model__head_epochs=7, model__head_rate=0.5)
+    assert build.at_test(build.model(transfer), transfer).encoder.sgd[:3] == (7, 4, 0.5)

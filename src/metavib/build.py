@@ -67,7 +67,8 @@ def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, w
             f"{config.method} has weights for {config.tasks.ways} ways and cannot be tested with {ways}."
         ) from error
     if config.method in TRANSFER:
-        tested = baselines.fine_tuned(tested, tasks.ways)
+        sgd = baselines.SGD(epochs=options.head_epochs, rate=options.head_rate)
+        tested = baselines.fine_tuned(tested, tasks.ways, sgd=sgd)
     return tested.eval()
 
 
@@ -110,9 +111,9 @@ def _baseline(config: Config, phi: Backbone) -> Model:
         return baselines.relation_net(phi, ways, map_shape=(options.width, side, side), norm=options.norm)
     if config.method == "dkt":
         named = {
-            "linear": lambda: baselines.dkt_linear(phi, ways),
-            "cosine": lambda: baselines.dkt_cosine(phi, ways),
-            "bn-cosine": lambda: baselines.dkt_bn_cosine(phi, ways, norm=options.norm),
+            "linear": lambda: baselines.dkt_linear(phi, ways, noise=options.dkt_noise),
+            "cosine": lambda: baselines.dkt_cosine(phi, ways, noise=options.dkt_noise),
+            "bn-cosine": lambda: baselines.dkt_bn_cosine(phi, ways, norm=options.norm, noise=options.dkt_noise),
         }
         return _choose("model.kernel", options.kernel, named)()
     if options.classes < 2:

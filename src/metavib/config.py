@@ -60,7 +60,10 @@ class TasksConfig:
         kernel, lengthscale, noise: of the process that `gaussian` tasks are drawn from.
         ways: N, classes of a task, in classification.
         channels, size: of an image as the network sees it.
-        augment: random crops, colours and flips of training images (random motions in Augmented Omniglot).
+        enlarge: images are resized to this many times `size` before their centre is taken.
+        augment: random crops, colours and flips of training images; random motions of characters.
+        jitter: strength of the changes in brightness, contrast and colour.
+        degrees, zoom, shift: the motions: largest rotation, range of scales, largest shift in image sides.
         rotations: 90 degree rotations as classes of their own (Omniglot to EMNIST; Omniglot always has them).
         root: folder of the dataset; None: `$METAVIB_DATA`, else `data`.
         inputs: length of an input vector, where inputs are vectors.
@@ -77,7 +80,12 @@ class TasksConfig:
     ways: int = 5
     channels: int = 1
     size: int = 28
+    enlarge: float = 1.15
     augment: bool = False
+    jitter: float = 0.4
+    degrees: float = 30.0
+    zoom: tuple[float, ...] = (0.8, 1.2)
+    shift: float = 0.1
     rotations: bool = False
     root: str | None = None
     inputs: int = 1
@@ -94,6 +102,8 @@ class ModelConfig:
         norm: the batch-norm encoding: running, transductive or support+point; none for no batch-norm.
         classes: training classes, all of which feature-transfer and baseline++ learn to tell apart.
         context: full-context embeddings in matching-net.
+        head_epochs, head_rate: how feature-transfer and baseline++ fit a new head at test.
+        dkt_noise: the fixed noise variance of DKT.
         widths: hidden units of the MLP; the last layer is phi.
         reach: half-width of the inputs' range, over which the MLP's first layer is spread at the start.
         kernel: linear, cosine, bn-cosine, rbf, matern32 or matern52.
@@ -116,6 +126,9 @@ class ModelConfig:
     norm: str = "running"
     classes: int = 0
     context: bool = False
+    head_epochs: int = 100
+    head_rate: float = 0.01
+    dkt_noise: float = 0.1
     widths: tuple[int, ...] = (40, 40)
     reach: float | None = None
     kernel: str = "linear"
@@ -150,6 +163,7 @@ class TrainConfig:
         scale_lr: that of the kernel's out-scale v, where it has one of its own.
         site_lr: that of the encoder's own parameters, where they have one of their own.
         schedule: constant, or cosine (to zero at the last step).
+        restart_every: steps after which Adam's moments start anew (100 in DKT's code); 0: never.
         validate_every: steps between validations; 0: never.
         validation_tasks: how many tasks, always the same ones.
         select: which model is tested: the last, or the best on validation.
@@ -165,6 +179,7 @@ class TrainConfig:
     scale_lr: float | None = None
     site_lr: float | None = None
     schedule: str = "constant"
+    restart_every: int = 0
     validate_every: int = 5_000
     validation_tasks: int = 200
     select: str = "last"
@@ -237,8 +252,9 @@ class Config:
         for name in ("steps", "tasks", "validation_tasks", "save_every", "log_every"):
             if getattr(self.train, name) < 1:
                 raise ValueError(f"train.{name} must be at least 1; got {getattr(self.train, name)}.")
-        if self.train.validate_every < 0:
-            raise ValueError(f"train.validate_every must be 0 (never) or above; got {self.train.validate_every}.")
+        for name in ("validate_every", "restart_every"):
+            if getattr(self.train, name) < 0:
+                raise ValueError(f"train.{name} must be 0 (never) or above; got {getattr(self.train, name)}.")
         if self.train.select not in ("last", "best"):
             raise ValueError(f"train.select must be last or best; got {self.train.select!r}.")
         if self.train.select == "best" and not self.train.validate_every:

@@ -84,6 +84,8 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
     with bar("training", options.steps, start=start, show=not quiet) as advance, _stoppable() as asked_to_stop:
         for step in range(start + 1, options.steps + 1):
             _set_rates(optimiser, _decay(options.schedule, (step - 1) / options.steps))
+            if options.restart_every and (step - 1) % options.restart_every == 0:
+                _forget_moments(optimiser)
             bound = Bound(*take_step())
             last = step == options.steps
             saving = step % options.save_every == 0 or last or asked_to_stop()
@@ -150,6 +152,13 @@ def adam(model: Model, config: Config) -> torch.optim.Adam:
         lr = torch.tensor(rate, device=config.device) if cuda else rate
         groups.append({"params": parameters, "lr": lr, "peak": rate})
     return torch.optim.Adam(groups, fused=True, capturable=cuda)
+
+
+def _forget_moments(optimiser: torch.optim.Adam) -> None:
+    """Adam as new; in place, since a recorded step reads its moments from memory."""
+    for moments in optimiser.state.values():
+        for moment in moments.values():
+            moment.zero_()
 
 
 def _set_rates(optimiser: torch.optim.Adam, factor: float) -> None:

@@ -121,17 +121,21 @@ def dkt(
     return Model(prior, RegressionEncoder(noise=noise), MeanSoftmax(ways))
 
 
-def dkt_linear(backbone: Backbone, ways: int, *, slots: int | None = None) -> Model:
+def dkt_linear(backbone: Backbone, ways: int, *, slots: int | None = None, noise: float = 0.1) -> Model:
     """DKT with a linear kernel, which starts where DKT's does: (log 2)^2 phi . phi'."""
     scale = GPYTORCH_START**2 * backbone.features  # metavib's linear kernel divides by M, theirs does not
-    return dkt(backbone, ways, kernel=Linear(learn_scale=False), scale=scale, slots=slots)
+    return dkt(backbone, ways, kernel=Linear(learn_scale=False), scale=scale, slots=slots, noise=noise)
 
 
-def dkt_cosine(backbone: Backbone, ways: int, *, slots: int | None = None) -> Model:
+def dkt_cosine(backbone: Backbone, ways: int, *, slots: int | None = None, noise: float = 0.1) -> Model:
     """DKT with the cosine kernel ("CosSim")."""
-    return dkt(backbone, ways, kernel=Cosine(learn_scale=False), slots=slots)
+    return dkt(backbone, ways, kernel=Cosine(learn_scale=False), slots=slots, noise=noise)
 
 
-def dkt_bn_cosine(backbone: Backbone, ways: int, *, norm: str = "running", slots: int | None = None) -> Model:
+def dkt_bn_cosine(
+    backbone: Backbone, ways: int, *, norm: str = "running", slots: int | None = None, noise: float = 0.1
+) -> Model:
     """DKT with batch-norm before the cosine kernel ("BNCosSim")."""
-    return dkt(backbone, ways, kernel=BNCosine(backbone.features, norm=norm, learn_scale=False), slots=slots)
+    return dkt(
+        backbone, ways, kernel=BNCosine(backbone.features, norm=norm, learn_scale=False), slots=slots, noise=noise
+    )

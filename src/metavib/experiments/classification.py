@@ -209,13 +209,26 @@ def training_transform(tasks: TasksConfig) -> Transform:
     if not tasks.augment:
         return evaluation_transform(tasks)
     if tasks.channels == 1:
-        return Compose((CentreCrop(tasks.size), RandomAffine(), Normalise()))
-    return Compose((RandomResizedCrop(tasks.size), ColourJitter(), RandomFlip(), Normalise()))
+        return Compose(
+            (
+                CentreCrop(tasks.size),
+                RandomAffine(tasks.degrees, (tasks.zoom[0], tasks.zoom[-1]), tasks.shift),
+                Normalise(),
+            )
+        )
+    return Compose(
+        (
+            RandomResizedCrop(tasks.size),
+            ColourJitter(tasks.jitter, tasks.jitter, tasks.jitter),
+            RandomFlip(),
+            Normalise(),
+        )
+    )
 
 
 def stored_size(tasks: TasksConfig) -> int:
-    """Side of an image on disk: 1.15 times what the network sees, as the literature crops."""
-    return int(tasks.size * 1.15)
+    """Side of an image before its centre is taken."""
+    return int(tasks.size * tasks.enlarge)
 
 
 def _seed(stream: int, seed: int) -> int:
