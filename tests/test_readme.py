@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from metavib.files import read_json
+from metavib.reproduce import REPRODUCTIONS, recorded
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -39,3 +42,14 @@ def test_the_tables_shown_are_those_of_the_records(name) -> None:
     rows = [line for line in shown.group(1).splitlines() if line.startswith("|")]
     assert rows
     assert all(row in recorded.splitlines() for row in rows)
+
+
+@pytest.mark.parametrize("name", ["table-1", "improved-sinusoid", "beta-sinusoid", "glyphs", "omniglot-emnist"])
+def test_the_results_on_record_are_those_of_the_recipes(name, tmp_path) -> None:
+    """Each record's config is the one its command would run today, and the table beside it is made from the records."""
+    folder, reproduction = ROOT / "results" / name, REPRODUCTIONS[name]
+    configs = {key: config for key, config in reproduction.configs().items() if (folder / f"{key}.json").exists()}
+    assert {path.stem for path in folder.glob("*.json")} == set(configs)
+    assert all(recorded(folder / f"{key}.json", config) for key, config in configs.items())
+    text = reproduction.show({key: read_json(folder / f"{key}.json") for key in configs}, tmp_path)
+    assert (folder / "README.md").read_text(encoding="utf-8") == text + "\n"
