@@ -105,7 +105,7 @@ def table_1(records: dict[str, Any]) -> str:
             cells = [_label(name, result["method"], steps)]
             for k in shots:
                 row = next(r for r in result["rows"] if r["shots"] == k and r.get("inner_steps") == steps)
-                theirs = paper.TABLE_1.get((name, steps), {}).get(k)
+                theirs = paper.TABLE_1.get((result["method"], steps), {}).get(k)
                 cells += [plus_minus(row["metrics"]["mse"], 4), "" if theirs is None else f"{theirs[0]} ± {theirs[1]}"]
             rows.append(cells)
     first = next(iter(records.values()))
