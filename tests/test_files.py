@@ -185,3 +185,14 @@ def test_nothing_in_the_package_can_unpickle():
     for path in package.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "import pickle" not in text and "torch.load(" not in text and "allow_pickle=True" not in text, path
+
+
+def test_what_a_killed_writer_left_is_swept_once_it_is_old(tmp_path) -> None:
+    """A fresh temporary may be another process at work; one of yesterday is litter. Neighbours are left alone."""
+    old, fresh, other = (tmp_path / name for name in (".state.json.aa", ".state.json.bb", ".other.json.cc"))
+    for file in (old, fresh, other):
+        file.write_text("half")
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    write_json(tmp_path / "state.json", {"a": 1})
+    assert not old.exists() and fresh.exists() and other.exists()

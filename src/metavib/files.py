@@ -1,16 +1,20 @@
 """Files written whole or not at all."""
 
+import glob
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+STALE = 3600.0  # seconds after which an unfinished file is taken to be abandoned
 
 
 @contextmanager
@@ -43,6 +47,15 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+    _sweep(path)
+
+
+def _sweep(path: Path) -> None:
+    """Removes what killed writers of this file left behind, once it is too old to be anybody's work in progress."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:
