@@ -219,10 +219,8 @@ for daily_command in (cli_daily.adapt, cli_daily.update, cli_daily.predict):
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
     """Something to look at in about two minutes: a trained GP-VIB, its row of table 1, its figure."""
-    resolved = recipes.demo()
-    run(resolved, out, resume=True, quiet=False)
-    result = read_json(out / "evaluation.json")
-    _print_markdown(tables.table_1({"gp-vib-demo": records.record(resolved, result, training.read_metrics(out))}))
+    run(recipes.demo(), out, resume=True, quiet=False)
+    _print_markdown(tables.table_1({"gp-vib-demo": read_json(out / "record.json")}))
     plot(out, None, 1)
 
 
@@ -234,8 +232,9 @@ def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
     training.prepare(config, folder, resume=resume)
     if (folder / "evaluation.json").exists():
         return
-    model = training.train(config, folder, resume=True, quiet=quiet)
-    result = experiment(config).evaluate(model, quiet=quiet)
+    world = experiment(config)  # one for both: its data may be gigabytes
+    model = training.train(config, folder, resume=True, quiet=quiet, world=world)
+    result = world.evaluate(model, quiet=quiet)
     write_json(folder / "record.json", records.record(config, result, training.read_metrics(folder)))
     write_json(folder / "evaluation.json", result)
 

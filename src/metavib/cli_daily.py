@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from metavib import checkpoint, daily, states, tables, train
-from metavib.config import Config
+from metavib import daily, states, tables, train
+from metavib.config import Config, read
 from metavib.files import write_atomically
 from metavib.learner import Learner
 
@@ -85,7 +85,7 @@ def _load(state: Path, run: Path | None) -> tuple[Path, Any]:
 
 
 def _config(run: Path) -> Config:
-    return checkpoint.load(run / train.LAST).config
+    return read(run / train.CONFIG)
 
 
 def _classes(labels: tuple[Any, ...]) -> str:

@@ -17,6 +17,7 @@ from metavib.files import write_atomically
 from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
 from metavib.noise import seeded
+from metavib.repeats import unstack
 from metavib.tasks.task import Examples, Task
 
 PLOT = 50  # name of the random stream of tasks that are drawn
@@ -42,10 +43,12 @@ def save(figure: Figure, path: Path) -> None:
 def predictions(model: Model, config: Config, *, seed: int = 1, shots: tuple[int, ...] = FIGURE_SHOTS) -> Figure:
     """One task with more and more support points: truth, posterior mean, and two standard deviations (figure 2).
 
-    The support points of a panel are those of the panel before and more.
+    The support points of a panel are those of the panel before and more. Of several repeats the first is drawn.
     """
     grid, values, support = _curve(config, seed)
     model = build.at_test(model, config)
+    if config.repeats > 1:
+        model = unstack(model, 0)
     assert isinstance(model.likelihood, RealLikelihood)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 5))
@@ -158,8 +161,5 @@ def _curve(config: Config, seed: int) -> tuple[Tensor, Tensor, Examples]:
 def _predict(model: Model, config: Config, support: Examples, grid: Tensor) -> tuple[Tensor, Tensor]:
     query = Examples(grid[:, None], torch.zeros_like(grid), torch.ones_like(grid, dtype=torch.bool))
     task = Task(support, query).to(build.DTYPES[config.precision])
-    if config.repeats > 1:
-        task = Task(*(Examples(*(t.expand(config.repeats, 1, *t.shape) for t in part)) for part in task))
     mean, var = model.likelihood.predict(model(task, seeded(0)))  # type: ignore[operator]
-    first = (0, 0) if config.repeats > 1 else ()
-    return mean[first].float(), var[first].sqrt().float()
+    return mean.float(), var.sqrt().float()

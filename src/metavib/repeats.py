@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from metavib.model import Model
+from metavib.tasks.task import Examples, Task
 
 
 def stack(models: Sequence[Model]) -> Model:
@@ -23,6 +24,13 @@ def unstack(model: Model, repeat: int) -> Model:
     """One of the models stacked."""
     state = _state(model)
     return _map(model, lambda name: state[name][repeat, 0])
+
+
+def share(tasks: Task, repeats: int) -> Task:
+    """The same tasks for every repeat, `(repeats, tasks, ...)`; as they are where there is one."""
+    if repeats == 1:
+        return tasks
+    return Task(*(Examples(*(t.expand(repeats, *t.shape) for t in part)) for part in tasks))
 
 
 def _state(model: Model) -> dict[str, Tensor]:

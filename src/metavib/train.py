@@ -26,7 +26,7 @@ import torch
 from metavib import build, checkpoint
 from metavib.capture import replayed
 from metavib.config import Config, read
-from metavib.experiments import experiment
+from metavib.experiments import Experiment, experiment
 from metavib.files import naming, write_atomically, write_json
 from metavib.model import Model
 from metavib.noise import Noise, seeded
@@ -43,7 +43,9 @@ class Interrupted(Exception):
     """Training was asked to stop and has saved its state."""
 
 
-def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = False) -> Model:
+def train(
+    config: Config, folder: Path, *, resume: bool = False, quiet: bool = False, world: Experiment | None = None
+) -> Model:
     """Trains a model as a config says, in a run folder; returns the one to be tested.
 
     Args:
@@ -51,13 +53,14 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
         folder: new or empty, unless resuming.
         resume: go on from the folder's newest checkpoint (from the start where there is none yet).
         quiet: no progress bar.
+        world: the config's experiment, where it is at hand; its data is read otherwise.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
     """
     prepare(config, folder, resume=resume)
     # Whatever a config can be refused for is refused here, before there is a file.
-    options, objective, world = config.train, build.objective(config), experiment(config)
+    options, objective, world = config.train, build.objective(config), world or experiment(config)
     model = build.model(config).to(config.device).train()
     optimiser = adam(model, config)
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}
@@ -83,7 +86,7 @@ def train(config: Config, folder: Path, *, resume: bool = False, quiet: bool = F
     clock = time.monotonic()
     with bar("training", options.steps, start=start, show=not quiet) as advance, _stoppable() as asked_to_stop:
         for step in range(start + 1, options.steps + 1):
-            _set_rates(optimiser, _decay(options.schedule, (step - 1) / options.steps))
+            _set_rates(optimiser, decay(options.schedule, (step - 1) / options.steps))
             if options.restart_every and (step - 1) % options.restart_every == 0:
                 _forget_moments(optimiser)
             bound = Bound(*take_step())
@@ -183,7 +186,8 @@ def prepare(config: Config, folder: Path, *, resume: bool) -> None:
         raise FileExistsError(f"{folder} exists and is no run; name a new folder.")
 
 
-def _decay(schedule: str, progress: float) -> float:
+def decay(schedule: str, progress: float) -> float:
+    """The share of the peak learning rate that is left after a share of the steps."""
     return 0.5 * (1 + cos(pi * progress)) if schedule == "cosine" else 1.0
 
 

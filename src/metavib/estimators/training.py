@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from math import cos, isfinite, nan, pi
+from math import isfinite, nan
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from metavib.noise import seeded
 from metavib.objective import Objective
 from metavib.progress import bar
 from metavib.tasks.task import Task
-from metavib.train import ascend
+from metavib.train import ascend, decay
 
 Draw = Callable[[Generator], tuple[Model, Task]]
 """Draws the tasks of a step, and gives the model to train on them: one for all, or one a number of classes."""
@@ -73,7 +73,7 @@ def meta_train(
     with bar("meta-training", schedule.steps, show=show) as advance:
         for step in range(1, schedule.steps + 1):
             for group in optimiser.param_groups:
-                group["lr"] = schedule.rate * 0.5 * (1 + cos(pi * (step - 1) / schedule.steps))
+                group["lr"] = schedule.rate * decay("cosine", (step - 1) / schedule.steps)
             shared, batch = draw(tasks)
             bound = ascend(schedule.objective, shared.train(), batch, optimiser, beta=schedule.beta, noise=noise)
             if step % every and step != schedule.steps:

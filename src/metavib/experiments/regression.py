@@ -19,10 +19,11 @@ from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.progress import bar
+from metavib.repeats import share
 from metavib.tasks.gaussian import GaussianTasks
 from metavib.tasks.sinusoid import Sinusoids
 from metavib.tasks.source import TaskSource
-from metavib.tasks.task import Examples, Task, select
+from metavib.tasks.task import Task, select
 
 LEVELS = (0.5, 0.9, 0.95)
 CHUNK = 250  # tasks at once: enough to be fast, small enough for any memory
@@ -112,8 +113,7 @@ class Regression(Experiment):
         assert isinstance(likelihood, RealLikelihood)
         tasks = tasks.to(self.dtype)
         shape = (repeats, *tasks.batch_shape)
-        if repeats > 1:
-            tasks = Task(*(Examples(*(t.expand(repeats, *t.shape) for t in part)) for part in tasks))
+        tasks = share(tasks, repeats)
         q = model(tasks, seeded(self.config.test.seed, TEST, device=self.config.device))
         _, y, mask = tasks.query
         mean, _ = likelihood.predict(q)

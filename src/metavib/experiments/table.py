@@ -25,6 +25,7 @@ from metavib.likelihoods import ClassLikelihood, RealLikelihood
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.progress import bar
+from metavib.repeats import share
 from metavib.scaling import Scaling
 from metavib.tasks.table import TableTasks, split_tasks
 from metavib.tasks.task import Examples, Task, examples, select
@@ -187,8 +188,7 @@ class Table(Experiment):
         likelihood, repeats, y_scaling = model.likelihood, self.config.repeats, self.scaling.y
         tasks = tasks.to(self.dtype)
         shape = (repeats, *tasks.batch_shape)
-        if repeats > 1:
-            tasks = Task(*(Examples(*(t.expand(repeats, *t.shape) for t in part)) for part in tasks))
+        tasks = share(tasks, repeats)
         noise = seeded(self.config.test.seed, TEST)
         q = model(tasks, noise)
         _, y, mask = tasks.query

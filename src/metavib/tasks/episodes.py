@@ -11,7 +11,7 @@ gives the same episodes whatever device holds the images; `fixed` relies on it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -19,18 +19,11 @@ from torch import Tensor
 
 from metavib.augment import Transform, unit
 from metavib.data.labelled import Labelled
+from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task, stack
 
 
-class Source(Protocol):
-    """Anything tasks can be drawn from: `shape` is the batch shape of the tasks, `()` for one."""
-
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
-        """Draws a batch of tasks."""
-        ...
-
-
-def fixed(source: Source, *, count: int, seed: int, batch: int) -> Iterator[Task]:
+def fixed(source: TaskSource, *, count: int, seed: int, batch: int) -> Iterator[Task]:
     """Yields `count` episodes in batches of `batch` (the last may be smaller), the same whenever the seed is.
 
     Episode i comes from a CPU generator of its own, seeded by (seed, i): so it depends neither on the batch
