@@ -5,7 +5,9 @@ the same tasks. Two spreads exist and are never mixed: `ci95_over_tasks`, the 95
 training, and `ci95_over_repeats`, the 95% interval of the mean over independent trainings.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 from typing import Any, final
 
@@ -18,7 +20,7 @@ from metavib.experiments.experiment import TEST, VALIDATION, Experiment
 from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.progress import bar
+from metavib.progress import Advance, bar
 from metavib.repeats import share
 from metavib.tasks.gaussian import GaussianTasks
 from metavib.tasks.sinusoid import Sinusoids
@@ -81,22 +83,16 @@ class Regression(Experiment):
     def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps."""
         config, test = self.config, self.config.test
-        steps = (test.inner_steps or (config.model.inner_steps,)) if config.method != "gp-vib" else (None,)
-        rows = []
-        with bar("testing", len(test.shots or (1,)) * len(steps) * test.tasks, show=not quiet) as advance:
-            done = 0
-            for shots in test.shots or (config.tasks.shots,):
+        sizes, steps = test.shots or (config.tasks.shots,), steps_at_test(config)
+        rows: list[dict[str, Any]] = []
+        with bar("testing", len(sizes) * len(steps) * test.tasks, show=not quiet) as advance:
+            for shots in sizes:
                 tasks = self.test_tasks(shots)
                 for inner in steps:
-                    scores: list[dict[str, Tensor]] = []
-                    tested = build.at_test(model, config, inner_steps=inner)
-                    for start in range(0, test.tasks, CHUNK):
-                        part = select(tasks, slice(start, start + CHUNK))
-                        scores.append(self.score(tested, part))
-                        done += part.batch_shape[0]
-                        advance(done, f"K = {shots}")
-                    columns = {name: summarise(torch.cat([s[name] for s in scores], -1)) for name in scores[0]}
-                    row = {"shots": shots, "tasks": test.tasks, "metrics": columns}
+                    tested, done = build.at_test(model, config, inner_steps=inner), len(rows) * test.tasks
+                    columns = score_all(partial(self.score, tested), tasks, advance, done=done, note=f"K = {shots}")
+                    metrics_of = {name: summarise(values) for name, values in columns.items()}
+                    row = {"shots": shots, "tasks": test.tasks, "metrics": metrics_of}
                     rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "repeats": config.repeats, "rows": rows}
 
@@ -124,6 +120,22 @@ class Regression(Experiment):
             best = metrics.log_density(self.source.optimum(tasks), mask)
             scores |= {"optimal_log_density": best, "gap_to_optimum": best - scores["log_density"]}
         return {name: values.reshape(shape).cpu() for name, values in scores.items()}
+
+
+def steps_at_test(config: Config) -> tuple[int | None, ...]:
+    """The numbers of inner steps to test with; GP-VIB takes none."""
+    return (None,) if config.method == "gp-vib" else config.test.inner_steps or (config.model.inner_steps,)
+
+
+def score_all(
+    score: Callable[[Task], dict[str, Tensor]], tasks: Task, advance: Advance, *, done: int, note: str
+) -> dict[str, Tensor]:
+    """Scores of all tasks, `(repeats, tasks)`, a chunk at a time, on a bar that stands at `done`."""
+    scores = []
+    for start in range(0, tasks.batch_shape[0], CHUNK):
+        scores.append(score(select(tasks, slice(start, start + CHUNK))))
+        advance(done + min(start + CHUNK, tasks.batch_shape[0]), note)
+    return {name: torch.cat([s[name] for s in scores], -1) for name in scores[0]}
 
 
 def summarise(values: Tensor) -> dict[str, Any]:

@@ -6,6 +6,7 @@ densities are in the units of the table.
 """
 
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -19,7 +20,7 @@ from metavib import scaling as scalings
 from metavib.config import BOUND, Config, TableConfig
 from metavib.data.table import Columns, digest, read_csv
 from metavib.experiments.experiment import TEST, VALIDATION, Experiment
-from metavib.experiments.regression import LEVELS, summarise
+from metavib.experiments.regression import LEVELS, score_all, steps_at_test, summarise
 from metavib.files import naming
 from metavib.likelihoods import ClassLikelihood, RealLikelihood
 from metavib.model import Model
@@ -28,10 +29,9 @@ from metavib.progress import bar
 from metavib.repeats import share
 from metavib.scaling import Scaling
 from metavib.tasks.table import TableTasks, split_tasks
-from metavib.tasks.task import Examples, Task, examples, select
+from metavib.tasks.task import Examples, Task, examples
 
 REAL = ("gaussian", "student-t")  # likelihoods whose outputs have units, and are standardised
-CHUNK = 250  # tasks at once
 
 
 class Split(NamedTuple):
@@ -157,25 +157,18 @@ class Table(Experiment):
         The intervals are over tasks: splits of one task are averaged first.
         """
         config, test = self.config, self.config.test
-        steps = (test.inner_steps or (config.model.inner_steps,)) if config.method != "gp-vib" else (None,)
-        rows = []
+        steps = steps_at_test(config)
+        rows: list[dict[str, Any]] = []
         count = len(set(self.split.test.tasks.tolist()))  # type: ignore[union-attr]
         splits = ceil(test.tasks / count)
         sizes = test.shots or (config.tasks.shots,)
         with bar("testing", len(sizes) * len(steps) * splits * count, show=not quiet) as advance:
-            done = 0
             for shots in sizes:
                 source = self._tasks(self.split.test, shots=shots, queries=test.queries)
                 tasks = source.split(torch.arange(count).repeat(splits), seeded(test.seed, TEST, shots))
                 for inner in steps:
-                    tested = build.at_test(model, config, inner_steps=inner)
-                    scores: list[dict[str, Tensor]] = []
-                    for start in range(0, splits * count, CHUNK):
-                        part = select(tasks, slice(start, start + CHUNK))
-                        scores.append(self.score(tested, part))
-                        done += part.batch_shape[0]
-                        advance(done, f"K = {shots}")
-                    columns = {name: torch.cat([s[name] for s in scores], -1) for name in scores[0]}
+                    tested, done = build.at_test(model, config, inner_steps=inner), len(rows) * splits * count
+                    columns = score_all(partial(self.score, tested), tasks, advance, done=done, note=f"K = {shots}")
                     summaries = {n: summarise(v.unflatten(-1, (splits, count)).mean(-2)) for n, v in columns.items()}
                     support = float(tasks.support.mask.sum(-1).double().mean())
                     row = {"shots": shots, "tasks": count, "splits": splits, "support": support, "metrics": summaries}
