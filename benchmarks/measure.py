@@ -1,0 +1,162 @@
+"""How the benchmarks measure: time as a median of repetitions, memory and work by counting.
+
+Time is noisy and belongs in tables and figures. Memory and work are counted operation by operation, the same on every
+machine, and belong in tests too.
+"""
+
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from metavib.records import commit, machine
+
+Call = Callable[[], Any]
+
+
+class Timing(NamedTuple):
+    """Seconds a call took: the median of the repetitions, and the fastest and slowest of them."""
+
+    median: float
+    fastest: float
+    slowest: float
+
+
+def timing(call: Call, *, repeats: int = 15, warm_up: int = 3, at_least: float = 2e-3, device: str = "cpu") -> Timing:
+    """How long a call takes.
+
+    Args:
+        call: what is timed.
+        repeats: how many times.
+        warm_up: calls before that, which do not count.
+        at_least: seconds; a repetition is as many calls in a row as take this long, so that the clock can see them.
+        device: where the work is done; a GPU is waited for.
+    """
+    for _ in range(warm_up):
+        call()
+    inner = max(1, round(at_least / max(_clocked(call, 1, device), 1e-9)))
+    found = [_clocked(call, inner, device) / inner for _ in range(repeats)]
+    return Timing(statistics.median(found), min(found), max(found))
+
+
+def _clocked(call: Call, times: int, device: str) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+class Counted(TorchDispatchMode):
+    """While it is on, counts the bytes of tensors that operations make: how many in all, and at most at one time.
+
+    Memory that was there before (weights, data) does not count; memory that is given back stops counting at once. What
+    an operation uses inside itself (a convolution's workspace) is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = {t.untyped_storage()._cdata for t in _tensors((args, kwargs or {}))}
+        out = func(*args, **(kwargs or {}))
+        for tensor in _tensors(out):
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if key in before or key in self._known:  # a view, or written in place
+                continue
+            self._known.add(key)
+            self.written += size
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._freed, key, size).atexit = False
+        return out
+
+    def _freed(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from _tensors(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _tensors(value)
+
+
+def peak_bytes(call: Call, *, device: str = "cpu") -> int:
+    """The most bytes of tensors that a call holds at one time, beyond what was there before it.
+
+    On a GPU this is what PyTorch's allocator handed out, workspaces included.
+    """
+    if device.startswith("cuda"):
+        _wait(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        _wait(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with Counted() as counted:
+        call()
+    return counted.peak
+
+
+class Cost(NamedTuple):
+    """Work and memory of a call, counted: the same numbers on every machine.
+
+    Args:
+        flops: of products, convolutions, factorisations and triangular solves; a multiplication and an addition are 2.
+        written: bytes of all tensors it made.
+        peak: the most of them that lived at one time.
+    """
+
+    flops: int
+    written: int
+    peak: int
+
+
+def cost(call: Call) -> Cost:
+    """The cost of a call."""
+    with Counted() as counted, FlopCounterMode(display=False, custom_mapping=_FLOPS) as counter:
+        call()
+    return Cost(counter.get_total_flops(), counted.written, counted.peak)
+
+
+def _cholesky_flops(A: tuple[int, ...], *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return prod(A) * A[-1] // 3
+
+
+def _triangular_flops(A: tuple[int, ...], B: tuple[int, ...], *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    left = kwargs.get("left", True)
+    return prod(out_shape) * out_shape[-2 if left else -1]
+
+
+# What PyTorch's counter leaves out.
+_FLOPS = {
+    torch.ops.aten.linalg_cholesky_ex: _cholesky_flops,
+    torch.ops.aten.linalg_solve_triangular: _triangular_flops,
+}
+
+
+def description(device: str = "cpu") -> dict[str, Any]:
+    """What a result must say of where it comes from."""
+    return {"machine": machine(device), "torch": torch.__version__, "commit": commit()}
