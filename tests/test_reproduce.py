@@ -93,9 +93,9 @@ def test_a_second_call_does_only_what_is_missing(here, tmp_path):
 
 def test_the_ablation_over_beta_has_a_row_and_a_point_a_beta(here, tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, "BETAS", (1e-3, 1.0))
-    text = reproduce.reproduce("beta-sinusoid", tmp_path, fast=True, quiet=True)
+    text = reproduce.reproduce("beta", tmp_path, fast=True, quiet=True)
     assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][2:] == ["0.001", "1"]
-    assert (tmp_path / "beta-sinusoid-quick" / "beta.png").exists() and len(here) == 2
+    assert (tmp_path / "beta-quick" / "beta.png").exists() and len(here) == 2
 
 
 def test_quick_is_the_same_run_with_fewer_steps():
@@ -107,12 +107,12 @@ def test_quick_is_the_same_run_with_fewer_steps():
 
 
 def test_there_are_the_reproductions_promised():
-    assert {"table-1", "figure-2", "beta-sinusoid"} <= set(reproduce.REPRODUCTIONS)
+    assert {"table-1", "figure-2", "beta"} <= set(reproduce.REPRODUCTIONS)
     configs = reproduce.REPRODUCTIONS["table-1"].configs()
     assert {c.method for c in configs.values()} == set(tiny.REGRESSORS)
     assert {c.repeats for c in configs.values()} == {10}
     assert configs["gp-vib"].train == recipes.recipe("sinusoid", "gp-vib").train
-    betas = [c.train.beta for c in reproduce.REPRODUCTIONS["beta-sinusoid"].configs().values()]
+    betas = [c.train.beta for c in reproduce.REPRODUCTIONS["beta"].configs().values()]
     assert betas == sorted(betas) and betas[-1] == 1.0
 
 

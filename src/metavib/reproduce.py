@@ -61,10 +61,10 @@ def figure_2() -> dict[str, Config]:
     return {"gp-vib": recipes.recipe("sinusoid", "gp-vib")}
 
 
-def beta_sinusoid() -> dict[str, Config]:
+def beta() -> dict[str, Config]:
     """GP-VIB on sinusoids against beta; 5 repeats of each."""
     base = replace(recipes.recipe("sinusoid", "gp-vib"), repeats=5)
-    return {f"beta-{beta:g}": override(base, {"train.beta": beta}) for beta in BETAS}
+    return {f"sinusoid/beta-{beta:g}": override(base, {"train.beta": beta}) for beta in BETAS}
 
 
 def glyphs() -> dict[str, Config]:
@@ -76,7 +76,7 @@ def glyphs() -> dict[str, Config]:
     return configs
 
 
-def omniglot_emnist() -> dict[str, Config]:
+def table_2() -> dict[str, Config]:
     """Omniglot to EMNIST: the methods of the paper's main table, and our improved GP-VIB; 3 seeds of GP-VIB."""
     configs = {}
     for shots in (1, 5):
@@ -89,7 +89,9 @@ def omniglot_emnist() -> dict[str, Config]:
             configs[f"gp-vib-{kernel}-improved-{shots}-seed0"] = config
     plain = override(configs["gp-vib-linear-improved-1-seed0"], {"tasks.augment": False})
     configs["gp-vib-linear-improved-unaugmented-1-seed0"] = plain
-    return {name: replace(config, device="cuda", precision="tf32") for name, config in configs.items()}
+    return {
+        f"omniglot-emnist/{name}": replace(config, device="cuda", precision="tf32") for name, config in configs.items()
+    }
 
 
 def _show_figure_2(records: Records, folder: Path) -> str:
@@ -103,6 +105,10 @@ def _show_beta(records: Records, folder: Path) -> str:
     return "![Error against beta](beta.png)\n\n" + tables.beta(records)
 
 
+def _show_table_2(records: Records, folder: Path) -> str:
+    return _show_images({name.partition("/")[2]: record for name, record in records.items()}, folder)
+
+
 def _show_images(records: Records, folder: Path) -> str:
     plots.save(plots.reliability(records), folder / "reliability.png")
     return tables.images(records) + "\n\n![Reliability](reliability.png)"
@@ -112,9 +118,9 @@ REPRODUCTIONS = {
     "table-1": Reproduction(table_1, lambda records, folder: tables.table_1(records)),
     "improved-sinusoid": Reproduction(improved_sinusoid, lambda records, folder: tables.table_1(records)),
     "figure-2": Reproduction(figure_2, _show_figure_2),
-    "beta-sinusoid": Reproduction(beta_sinusoid, _show_beta),
+    "beta": Reproduction(beta, _show_beta),
     "glyphs": Reproduction(glyphs, _show_images),
-    "omniglot-emnist": Reproduction(omniglot_emnist, _show_images),
+    "table-2": Reproduction(table_2, _show_table_2),
 }
 
 
