@@ -8,6 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 
+class FactorisationError(ValueError, FloatingPointError):
+    """A matrix that has no Cholesky factor: unsuitable inputs, or weights that have diverged."""
+
+
 def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor, "*b n n"]:
     r"""Lower triangular $L$ with $L L^\top = A$.
 
@@ -22,7 +26,7 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
     # An infinite pivot is no failure to LAPACK: what comes of it would be zeros that look like numbers.
     failed = failed | ~L.diagonal(dim1=-2, dim2=-1).sum(-1).isfinite()
     if bool(failed.any()):
-        raise ValueError(_diagnose(A, failed, what))
+        raise FactorisationError(_diagnose(A, failed, what))
     return L
 
 

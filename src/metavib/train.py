@@ -44,7 +44,13 @@ class Interrupted(Exception):
 
 
 def train(
-    config: Config, folder: Path, *, resume: bool = False, quiet: bool = False, world: Experiment | None = None
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    world: Experiment | None = None,
+    watch: Callable[[int, float], None] | None = None,
 ) -> Model:
     """Trains a model as a config says, in a run folder; returns the one to be tested.
 
@@ -54,6 +60,7 @@ def train(
         resume: go on from the folder's newest checkpoint (from the start where there is none yet).
         quiet: no progress bar.
         world: the config's experiment, where it is at hand; its data is read otherwise.
+        watch: told step and score after each validation; it may raise, which ends the training.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
@@ -99,12 +106,15 @@ def train(
                 _check_finite((bound.value,), step, folder)
                 if validating:
                     line["validation"] = world.validate(model)
+                    _check_finite(map(torch.tensor, line["validation"].values()), step, folder)
                     if line["validation"]["score"] > best:
                         best = line["validation"]["score"]
                         checkpoint.save(folder / BEST, config, step, best, model)
                 with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
                     file.write(json.dumps(line, allow_nan=False) + "\n")
                 advance(step, f"bound {line['value']:.3f}" + f", best {best:.4f}" * (best > -inf))
+                if validating and watch:
+                    watch(step, line["validation"]["score"])
             if saving:
                 _check_finite((bound.value, *model.parameters()), step, folder)
                 checkpoint.save(folder / LAST, config, step, best, model, optimiser, streams)
@@ -203,7 +213,7 @@ def _check_finite(tensors: Iterable[torch.Tensor], step: int, folder: Path) -> N
         return
     last = f"the last good state is in {folder / LAST}" if (folder / LAST).exists() else "nothing was saved yet"
     raise FloatingPointError(
-        f"the bound or the weights became infinite or NaN by step {step}; {last}. "
+        f"the bound, the weights or the validation became infinite or NaN by step {step}; {last}. "
         "Lower train.lr or model.inner_rate, or use --precision float64."
     )
 
