@@ -7,7 +7,7 @@ machine, and belong in tests too.
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -44,6 +44,32 @@ def timing(call: Call, *, repeats: int = 15, warm_up: int = 3, at_least: float =
     inner = max(1, round(at_least / max(_clocked(call, 1, device), 1e-9)))
     found = [_clocked(call, inner, device) / inner for _ in range(repeats)]
     return Timing(statistics.median(found), min(found), max(found))
+
+
+def side_by_side(
+    calls: Mapping[str, Call], *, seconds: float = 10.0, warm_up: int = 3, at_least: float = 2e-2, device: str = "cpu"
+) -> dict[str, Timing]:
+    """How long each of several calls takes, in turns: whatever else the machine does meanwhile, it does to all of them.
+
+    Args:
+        calls: what is compared, by name.
+        seconds: about how long to measure; there are between 5 and 100 rounds.
+        warm_up: calls of each before that, which do not count.
+        at_least: seconds; a turn is as many calls in a row as take this long.
+        device: where the work is done; a GPU is waited for.
+    """
+    times = {}
+    for name, call in calls.items():
+        for _ in range(warm_up):
+            call()
+        times[name] = max(1, round(at_least / max(_clocked(call, 1, device), 1e-9)))
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    start, rounds = time.perf_counter(), 0
+    while rounds < 5 or (rounds < 100 and time.perf_counter() - start < seconds):
+        for name, call in calls.items():
+            found[name].append(_clocked(call, times[name], device) / times[name])
+        rounds += 1
+    return {name: Timing(statistics.median(f), min(f), max(f)) for name, f in found.items()}
 
 
 def _clocked(call: Call, times: int, device: str) -> float:

@@ -1,0 +1,1 @@
+"""How fast, how much memory, and against whom: one command prints the tables (`python -m benchmarks`)."""

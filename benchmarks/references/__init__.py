@@ -1,0 +1,1 @@
+"""What the library is compared with: the same trainings, written the way users of other packages write them."""
