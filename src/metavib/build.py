@@ -74,7 +74,12 @@ def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, w
 
 def _bound(config: Config, phi: Backbone) -> Model:
     options, p_y = config.model, likelihood(config)
-    descent = Descent(steps=options.inner_steps, rate=options.inner_rate, first_order=options.first_order)
+    descent = Descent(
+        steps=options.inner_steps,
+        rate=options.inner_rate,
+        first_order=options.first_order,
+        recompute=options.recompute,
+    )
     if config.method == "maml":
         return methods.maml(phi, p_y, descent=descent)
     if config.method == "stochastic-maml":
@@ -172,6 +177,13 @@ def sites(options: ModelConfig, features: int) -> SiteEncoder:
         "general": lambda: GeneralSites(features),
     }
     return _choose("model.sites", options.sites, named)()
+
+
+def set_torch(config: Config) -> None:
+    """PyTorch's settings for the whole process, as a program that runs one config has them."""
+    if config.device == "cpu" and config.threads:
+        torch.set_num_threads(config.threads)
+    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # convolutions only: the GP algebra stays float32
 
 
 def _choose(option: str, name: str, known: dict[str, Any]) -> Any:

@@ -115,6 +115,7 @@ class ModelConfig:
         noise, noise_floor, learn_noise: the noise variance of a real-valued likelihood.
         samples: Monte Carlo samples of the softmax likelihood.
         inner_steps, inner_rate, first_order: the gradient encoders' descent.
+        recompute: make the inside of each inner step again in the backward pass instead of keeping it: less memory.
         weight_variance: starting value of s in stochastic MAML.
         prior_variance: where set, the prior has a variance of its own that starts here.
         weight_samples: weights drawn a task and step in stochastic MAML.
@@ -145,6 +146,7 @@ class ModelConfig:
     inner_steps: int = 1
     inner_rate: float = 0.01
     first_order: bool = False
+    recompute: bool = False
     weight_variance: float = 1e-4
     prior_variance: float | None = None
     weight_samples: int = 1

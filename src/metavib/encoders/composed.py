@@ -4,7 +4,7 @@ from torch import Tensor
 
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.gp import GPEncoder
-from metavib.encoders.gradient import Descent
+from metavib.encoders.gradient import Descent, differentiable
 from metavib.inputs import Points, points
 from metavib.likelihoods import Likelihood
 from metavib.noise import Noise
@@ -46,5 +46,7 @@ class ComposedEncoder(Encoder):
             q = self.gp(support, points(support), prior, likelihood, noise, weights=psi)
             return bound(q, likelihood, support, beta=self.beta, noise=noise).value / counts
 
-        psi = self.descent(prior.network, support.batch_shape, objective)
+        modules = (prior.kernel, self.gp, likelihood)
+        depends_on = (*(p for module in modules for p in module.parameters()), *differentiable(support))
+        psi = self.descent(prior.network, support.batch_shape, objective, depends_on=depends_on, noise=noise)
         return self.gp(support, query, prior, likelihood, noise, weights=psi)

@@ -6,12 +6,13 @@ tasks in their leading dimensions, so that all tasks descend at once and no loop
 section 7).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from metavib.encoders.encoder import Encoder
+from metavib.encoders.recompute import random_streams, recomputed
 from metavib.inputs import Inputs, Points
 from metavib.likelihoods import Likelihood
 from metavib.noise import Noise
@@ -30,29 +31,57 @@ class Descent(nn.Module):
         rate: $\rho$.
         first_order: treat $\Delta$ as a constant when the bound is differentiated; memory then does not grow with k
             (eq. 24).
+        recompute: keep only the weights after each step, and make the rest of it again when the bound is
+            differentiated: the same gradient in the memory of about one step, for the time of a second descent.
     """
 
-    def __init__(self, *, steps: int = 1, rate: float = 0.01, first_order: bool = False) -> None:
+    def __init__(
+        self, *, steps: int = 1, rate: float = 0.01, first_order: bool = False, recompute: bool = False
+    ) -> None:
         super().__init__()
         if steps < 0 or not rate > 0:
             raise ValueError(f"inner steps must be >= 0 and their size > 0; got steps={steps}, rate={rate}.")
-        self.steps, self.rate, self.first_order = steps, rate, first_order
+        self.steps, self.rate, self.first_order, self.recompute = steps, rate, first_order, recompute
 
-    def forward(self, network: Network, batch_shape: torch.Size, objective: Callable[[Weights], Tensor]) -> Weights:
-        """Ascends `objective`, which gives a number a task for weights a task."""
+    def forward(
+        self,
+        network: Network,
+        batch_shape: torch.Size,
+        objective: Callable[[Weights], Tensor],
+        *,
+        depends_on: Iterable[Tensor],
+        noise: Noise = None,
+    ) -> Weights:
+        """The weights of each task after its steps up an objective.
+
+        Args:
+            network: whose weights.
+            batch_shape: of the tasks.
+            objective: a number a task for weights a task.
+            depends_on: the tensors besides the weights that the objective is to be differentiated for.
+            noise: what the objective draws from.
+        """
         theta = network.per_task(batch_shape)
         gradient = torch.func.grad(lambda psi: objective(psi).sum())  # tasks do not share weights: no cross terms
+
+        def step(psi: Weights) -> Weights:
+            slope = gradient(psi)
+            return {name: p + self.rate * slope[name] for name, p in psi.items()}
+
         if self.first_order:
             start = {name: p.detach() for name, p in theta.items()}
             with torch.no_grad():
-                psi = self._ascend(start, gradient)
+                psi = self._ascend(start, step)
             return {name: theta[name] + (psi[name] - start[name]) for name in theta}
-        return self._ascend(theta, gradient)
+        if self.recompute:
+            return self._ascend(
+                theta, recomputed(step, depends_on=depends_on, generators=random_streams(network, noise))
+            )
+        return self._ascend(theta, step)
 
-    def _ascend(self, psi: Weights, gradient: Callable[[Weights], Weights]) -> Weights:
+    def _ascend(self, psi: Weights, step: Callable[[Weights], Weights]) -> Weights:
         for _ in range(self.steps):
-            slope = gradient(psi)
-            psi = {name: p + self.rate * slope[name] for name, p in psi.items()}
+            psi = step(psi)
         return psi
 
 
@@ -127,7 +156,14 @@ def descend(descent: Descent, support: Examples, prior: WeightPrior, likelihood:
     def objective(psi: Weights) -> Tensor:
         return mean_over_points(likelihood.log_prob(prior.network(inputs, psi), support.y), support.mask)
 
-    return descent(prior.network, support.batch_shape, objective)
+    return descent(
+        prior.network, support.batch_shape, objective, depends_on=(*likelihood.parameters(), *differentiable(support))
+    )
+
+
+def differentiable(support: Examples) -> list[Tensor]:
+    """Inputs and outputs that somebody wants a gradient for."""
+    return [t for t in (support.x, support.y) if t.requires_grad]
 
 
 def mean_over_points(values: Tensor, mask: Tensor) -> Tensor:

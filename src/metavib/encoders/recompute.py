@@ -1,0 +1,90 @@
+"""Memory for time: a function of weights whose inside is not kept for the backward pass but made again there.
+
+`torch.utils.checkpoint` does this too, but not around a function that itself takes a gradient with `torch.func`, as an
+inner step does.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.dropout import _DropoutNd
+
+from metavib.noise import Noise
+from metavib.weights import Weights
+
+Step = Callable[[Weights], Weights]
+
+
+def recomputed(step: Step, *, depends_on: Iterable[Tensor], generators: Iterable[Generator] = ()) -> Step:
+    """The same function, of which nothing but the argument is kept for the backward pass.
+
+    That pass calls the function once more and differentiates it, once: there is no derivative of the derivative.
+
+    Args:
+        step: from weights to new weights of the same names.
+        depends_on: the other tensors it uses that gradients are wanted for; one that is not named here is a constant.
+        generators: the random streams it draws from; the second call draws what the first one drew.
+    """
+    others, streams = list(depends_on), list(generators)
+
+    def lean(weights: Weights) -> Weights:
+        names = list(weights)
+
+        def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return tuple(step(dict(zip(names, tensors, strict=True))).values())
+
+        return dict(
+            zip(names, _Recomputed.apply(function, streams, len(names), *weights.values(), *others), strict=True)
+        )
+
+    return lean
+
+
+def random_streams(network: nn.Module, noise: Noise) -> list[Generator]:
+    """What a pass through a network may draw from: the given generator, and PyTorch's own where there is dropout."""
+    found = [noise] if isinstance(noise, Generator) else []
+    if any(isinstance(module, _DropoutNd) and module.training and module.p for module in network.modules()):
+        device = next(network.parameters()).device
+        found.append(torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator)
+    return found
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        function: Callable[..., tuple[Tensor, ...]],
+        generators: Sequence[Generator],
+        count: int,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.function, ctx.generators, ctx.count = function, generators, count
+        ctx.states = [generator.get_state() for generator in generators]
+        ctx.save_for_backward(*tensors)
+        return function(*tensors[:count])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[3:]
+        arguments, others = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        # The arguments are cut off from what made them; the others are those that the function itself refers to.
+        arguments = tuple(t.detach().requires_grad_(w) for t, w in zip(arguments, wanted, strict=False))
+        now = [generator.get_state() for generator in ctx.generators]
+        try:
+            _rewind(ctx.generators, ctx.states)
+            with torch.enable_grad():
+                outputs = ctx.function(*arguments)
+        finally:
+            _rewind(ctx.generators, now)
+        targets = [t for t, w in zip((*arguments, *others), wanted, strict=True) if w]
+        found = iter(torch.autograd.grad(outputs, targets, slopes, allow_unused=True))
+        return (None, None, None, *(next(found) if w else None for w in wanted))
+
+
+def _rewind(generators: Sequence[Generator], states: Sequence[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
