@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each layer may import from those before it, and from itself as long as no circle closes. The longest name that fits
 # a module is its place: `tasks.gaussian` has one of its own, the rest of `tasks` is found at `tasks.*`.
 LAYERS: list[tuple[str, ...]] = [
-    ("linalg", "noise", "parameters", "strict", "files", "progress", "scaling"),
+    ("linalg", "noise", "parameters", "strict", "files", "progress", "scaling", "console"),
     ("tasks", "tasks.*"),
     ("data", "data.*", "augment"),
     ("tasks.episodes",),
@@ -32,12 +32,15 @@ LAYERS: list[tuple[str, ...]] = [
     ("trained", "predictors"),
     ("metrics", "config", "paper"),
     ("build", "checkpoint"),
-    ("experiments", "experiments.*", "recipes", "capture"),
+    ("experiments", "experiments.*", "recipes", "ranges", "capture"),
     ("train", "records", "runs", "tables", "plots"),
     ("learner",),
     ("estimators", "estimators.*", "daily"),
-    ("reproduce",),
-    ("cli_daily",),
+    (
+        "reproduce",
+        "tune",
+    ),
+    ("cli_config", "cli_daily", "cli_tune"),
     ("cli", "__main__"),
     ("",),  # the package's own __init__, which re-exports from anywhere
 ]

@@ -5,19 +5,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
-from rich.markdown import Markdown
 from rich.markup import escape
 
-from metavib import checkpoint, cli_daily, plots, recipes, records, tables
-from metavib import config as configs
+from metavib import build, checkpoint, cli_config, cli_daily, plots, recipes, records, tables
 from metavib import reproduce as reproductions
 from metavib import train as training
 from metavib.config import METHODS, Config
+from metavib.console import note, print_markdown
 from metavib.experiments import CLASSIFICATION, NAMES, REGRESSION, experiment
-from metavib.experiments.table import resolve
 from metavib.files import read_json, write_json
 from metavib.strict import override, to_dict
 
@@ -71,21 +67,16 @@ def train(
     Example: `metavib train sinusoid --method gp-vib --steps 5000`
     """
     given: dict[str, Any] = {"train.steps": steps, "seed": seed, "repeats": repeats, "tasks.shots": shots}
-    given |= {"model.kernel": kernel, "train.beta": beta, "precision": precision}
-    given |= {"device": device, "tasks.root": None if root is None else str(root)}
-    given |= {"tasks.table.csv": None if csv is None else str(csv), "tasks.table.task": task}
-    given |= {"tasks.table.target": target, "model.likelihood": likelihood}
-    default = recipes.improved if improved else recipes.recipe
-    resolved = configs.read(config) if config else default(name, method, shots=shots, kernel=kernel or "linear")
-    resolved = override(resolved, {k: v for k, v in given.items() if v is not None} | _assignments(assign))
-    if name == "table":
-        resolved = resolve(resolved)
+    given |= {"model.kernel": kernel, "train.beta": beta, "precision": precision, "device": device, "tasks.root": root}
+    given |= {"tasks.table.csv": csv, "tasks.table.task": task, "tasks.table.target": target}
+    given |= {"model.likelihood": likelihood}
+    resolved = cli_config.resolved(name, method, config=config, improved=improved, assign=assign, given=given)
     folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
     run(resolved, folder, resume=resume, quiet=quiet or json_)
     result = read_json(folder / "evaluation.json")
     _show(result, json_=json_)
     if not json_:
-        _note(f"run folder: {folder}; next: `metavib plot {folder}`")
+        note(f"run folder: {folder}; next: `metavib plot {folder}`")
 
 
 @app.command()
@@ -165,7 +156,7 @@ def reproduce(
 
     Example: `metavib reproduce table-1 --quick`
     """
-    _print_markdown(reproductions.reproduce(name, out, fast=quick, only=only, jobs=jobs, quiet=quiet))
+    print_markdown(reproductions.reproduce(name, out, fast=quick, only=only, jobs=jobs, quiet=quiet))
 
 
 @app.command()
@@ -187,7 +178,7 @@ def show(run: Run, json_: Json = False) -> None:
         "model": f"{parameters:,} parameters, {c.repeats} repeat{'s' * (c.repeats > 1)}, {c.precision}, seed {c.seed}",
     }
     text = tables.markdown(("run", str(run)), about.items())
-    _print_markdown(text + ("\n\n" + tables.evaluation(result) if result else ""))
+    print_markdown(text + ("\n\n" + tables.evaluation(result) if result else ""))
 
 
 @app.command()
@@ -206,10 +197,10 @@ def data(
         return
     rows = [["glyphs", "built in", "characters from matplotlib's fonts; nothing to download"]]
     rows += [[e.name, f"ready ({e.form})" if e.ready else "missing", e.what] for e in entries]
-    _print_markdown(tables.markdown(("dataset", "status", "what"), rows))
+    print_markdown(tables.markdown(("dataset", "status", "what"), rows))
     for e in entries:
         if not e.ready:
-            _print_markdown(f"\n**{e.name}**: {e.remedy}")
+            print_markdown(f"\n**{e.name}**: {e.remedy}")
 
 
 for daily_command in (cli_daily.adapt, cli_daily.update, cli_daily.predict):
@@ -220,15 +211,13 @@ for daily_command in (cli_daily.adapt, cli_daily.update, cli_daily.predict):
 def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
     """Something to look at in about two minutes: a trained GP-VIB, its row of table 1, its figure."""
     run(recipes.demo(), out, resume=True, quiet=False)
-    _print_markdown(tables.table_1({"gp-vib-demo": read_json(out / "record.json")}))
+    print_markdown(tables.table_1({"gp-vib-demo": read_json(out / "record.json")}))
     plot(out, None, 1)
 
 
 def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
     """Trains, tests and records a run; does nothing where that is done already."""
-    if config.device == "cpu" and config.threads:
-        torch.set_num_threads(config.threads)
-    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # convolutions only: the GP algebra stays float32
+    build.set_torch(config)
     training.prepare(config, folder, resume=resume)
     if (folder / "evaluation.json").exists():
         return
@@ -246,10 +235,10 @@ def main() -> None:
         several = {"--shots", "--inner-steps"} if arguments[:1] == ["evaluate"] else set()
         app(args=spread(arguments, several), prog_name="metavib")
     except training.Interrupted as stop:
-        _note(escape(str(stop)))
+        note(escape(str(stop)))
         raise SystemExit(130) from None
-    except (ValueError, TypeError, OSError, RuntimeError, FloatingPointError) as error:
-        _note(f"[bold red]error:[/] {escape(str(error))}")
+    except (ValueError, TypeError, OSError, RuntimeError, FloatingPointError, ImportError) as error:
+        note(f"[bold red]error:[/] {escape(str(error))}")
         raise SystemExit(2) from None
 
 
@@ -270,28 +259,8 @@ def spread(arguments: list[str], options: set[str]) -> list[str]:
     return result
 
 
-def _assignments(texts: list[str]) -> dict[str, Any]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes FIELD=VALUE, such as train.lr=2e-3; got {text!r}.")
-        pairs[key.strip()] = value.strip()
-    return pairs
-
-
 def _show(result: dict[str, Any], *, json_: bool) -> None:
     if json_:
         typer.echo(json.dumps(result, indent=2))
     else:
-        _print_markdown(tables.evaluation(result))
-
-
-def _print_markdown(text: str) -> None:
-    """A drawn table on a terminal, plain Markdown in a pipe."""
-    console = Console()
-    console.print(Markdown(text)) if console.is_terminal else typer.echo(text)
-
-
-def _note(text: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text)
+        print_markdown(tables.evaluation(result))

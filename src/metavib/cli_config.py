@@ -1,0 +1,41 @@
+"""From the options of a command to a config: `metavib train` and `metavib tune` read them alike."""
+
+from pathlib import Path
+from typing import Any
+
+from metavib import recipes
+from metavib.config import Config, read
+from metavib.experiments.table import resolve
+from metavib.strict import override
+
+
+def resolved(
+    name: str, method: str, *, config: Path | None, improved: bool, assign: list[str], given: dict[str, Any]
+) -> Config:
+    """The config of a run: a recipe or a file, then what was given, then `--set`.
+
+    Args:
+        name: the experiment.
+        method: decides the recipe, where no file does.
+        config: a config file in place of the recipe.
+        improved: our own recipe in place of the paper's.
+        assign: `FIELD=VALUE` texts.
+        given: values of fields that have options of their own; None: not given.
+    """
+    given = {field: str(value) if isinstance(value, Path) else value for field, value in given.items()}
+    default = recipes.improved if improved else recipes.recipe
+    sizes: Any = {"shots": given.get("tasks.shots"), "kernel": given.get("model.kernel") or "linear"}
+    base = read(config) if config else default(name, method, **sizes)
+    base = override(base, {k: v for k, v in given.items() if v is not None} | assignments(assign))
+    return resolve(base) if name == "table" else base
+
+
+def assignments(texts: list[str]) -> dict[str, str]:
+    """`FIELD=VALUE` texts by field."""
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes FIELD=VALUE, such as train.lr=2e-3; got {text!r}.")
+        pairs[key.strip()] = value.strip()
+    return pairs
