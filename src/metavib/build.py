@@ -186,13 +186,6 @@ def set_torch(config: Config) -> None:
     torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # convolutions only: the GP algebra stays float32
 
 
-def set_torch(config: Config) -> None:
-    """PyTorch's settings for the whole process, as a program that runs one config has them."""
-    if config.device == "cpu" and config.threads:
-        torch.set_num_threads(config.threads)
-    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # convolutions only: the GP algebra stays float32
-
-
 def _choose(option: str, name: str, known: dict[str, Any]) -> Any:
     if name not in known:
         raise ValueError(f"{option} must be one of {', '.join(known)}; got {name!r}.")
