@@ -1,0 +1,44 @@
+"""`python -m benchmarks`: how fast the library is, against others and against the machine."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.comparisons import comparisons
+from benchmarks.speed import measure, summary, table, write
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints the table of ratios, and writes it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", help="of ours on images: float32 on a CPU unless told, bf16 on a GPU")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only what has this in its name; writes no files")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure each line, about (10)")
+    parser.add_argument("--full", action="store_true", help="a whole training too; needs Omniglot and EMNIST")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("PyTorch sees no GPU on this machine; use --device cpu.")
+    precision = options.precision or ("bf16" if options.device == "cuda" else "float32")
+    found = comparisons(options.device, precision, cores=min(2, os.cpu_count() or 1), full=options.full)
+    result = measure(
+        (c for c in found if options.only in c.what),
+        options.device,
+        precision,
+        seconds=options.seconds,
+        tell=lambda what: print(f"measuring: {what}", file=sys.stderr, flush=True),
+    )
+    print(json.dumps(result, indent=2) if options.json else f"\n{summary(result)}\n\n{table(result)}")
+    if not options.only:
+        for path in write(result, options.out):
+            print(f"written: {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

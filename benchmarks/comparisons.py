@@ -1,0 +1,212 @@
+"""What is measured, against what, and what is asked of it."""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from benchmarks import ours
+from benchmarks.floors import Work, work
+from benchmarks.measure import Call, Timing, timing
+from metavib.config import Config
+from metavib.recipes import recipe
+from metavib.strict import override
+from metavib.train import train
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The same work by other means.
+
+    Args:
+        name: whose.
+        make: builds it; a package that is not installed is a `ModuleNotFoundError`.
+        target: how many times faster ours is to be.
+    """
+
+    name: str
+    make: Callable[[], Call]
+    target: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A piece of work, ours and others'.
+
+    Args:
+        what: in words.
+        make: builds ours.
+        references: what it is compared with, in turns.
+        target: the most milliseconds it may take.
+        threads: of PyTorch on a CPU, for all of them.
+        units: how many of what is said a call does; times are divided by it.
+        work: counts what ours must do.
+        clock: how ours is timed, where not in turns with the references.
+    """
+
+    what: str
+    make: Callable[[], Call]
+    references: tuple[Reference, ...] = ()
+    target: float | None = None
+    threads: int = 1
+    units: int = 1
+    work: Callable[[], Work] | None = None
+    clock: Callable[[Call], Timing] | None = None
+
+
+def comparisons(device: str, precision: str, *, cores: int, full: bool = False) -> Iterator[Comparison]:
+    """All of them, for a device: each is built when it is its turn.
+
+    Args:
+        device: cpu or cuda.
+        precision: of ours on images; the references are in PyTorch's default.
+        cores: threads for the images; the sines are fastest with one, ours and the references'.
+        full: whether to train to the end, which needs the data of Omniglot and EMNIST.
+    """
+    yield from _characters(device, precision, cores)
+    yield from _photographs(device, precision, cores)
+    if not device.startswith("cuda"):
+        yield from _sines()
+        yield Comparison(
+            "import of the package, after torch's own", lambda: ours.fresh_import, target=1000.0, clock=_own_clock
+        )
+    if full:
+        yield _training(device, precision)
+
+
+def _characters(device: str, precision: str, cores: int) -> Iterator[Comparison]:
+    cuda = device.startswith("cuda")
+    pictures = ours.random_pictures(1597, 20, 1, 32)
+    config = _images("omniglot-emnist", device, precision)
+    step = "step, Conv4 28×28, 5-way 1-shot 16 query, one task"
+    yield _steps(f"GP-VIB {step}", config, pictures, cores, ratio=80.0 if cuda else 3.0, most=0.5 if cuda else None)
+    yield _steps(f"DKT {step}", _images("omniglot-emnist", device, precision, method="dkt"), pictures, cores)
+    yield Comparison(
+        "GP-VIB adapt and predict, Conv4 28×28, 5 images in, 80 out",
+        lambda: ours.our_use(config, ours.world_of(config, pictures)),
+        target=20.0,
+        threads=cores,
+    )
+    episodes = 3000 if cuda else 50
+    yield Comparison(
+        "GP-VIB test, Conv4 28×28, 5-way 1-shot 15 query, an episode",
+        lambda: ours.our_test(config, pictures, episodes=episodes),
+        target=0.2 if cuda else None,
+        threads=cores,
+        units=episodes,
+    )
+
+
+def _photographs(device: str, precision: str, cores: int) -> Iterator[Comparison]:
+    cuda = device.startswith("cuda")
+    pictures = ours.random_pictures(100, 60, 3, 96)
+    step = "GP-VIB step, Conv4 84×84, 5-way 1-shot 16 query, one task"
+    config = _images("cub", device, precision)
+    plain = override(config, {"tasks.augment": False})
+    yield _steps(step, plain, pictures, cores, ratio=25.0 if cuda else 3.0, most=1.5 if cuda else None)
+    yield Comparison(
+        f"{step}, augmented",
+        lambda: ours.our_step(config, ours.world_of(config, pictures)),
+        target=1.5 if cuda else None,
+        threads=cores,
+        work=partial(_work, config, pictures),
+    )
+
+
+def _steps(
+    what: str, config: Config, pictures: Tensor, cores: int, *, ratio: float | None = None, most: float | None = None
+) -> Comparison:
+    """Our step on images against DKT's."""
+
+    def dkt(*, evaluates: bool) -> Call:
+        from benchmarks.references.dkt import DKT
+
+        return DKT(pictures, size=config.tasks.size, evaluates=evaluates, device=config.device).step
+
+    references = (
+        Reference("DKT with GPyTorch", partial(dkt, evaluates=True), target=ratio),
+        Reference("DKT with GPyTorch, not evaluating", partial(dkt, evaluates=False)),
+    )
+    make = partial(_our_step, config, pictures)
+    return Comparison(what, make, references, target=most, threads=cores, work=partial(_work, config, pictures))
+
+
+def _sines() -> Iterator[Comparison]:
+    def maml(name: str, package: str) -> Call:
+        from benchmarks.references import maml
+
+        if package:
+            __import__(package)
+        return getattr(maml, name)().step
+
+    def gp(name: str) -> Call:
+        from benchmarks.references import gp_loop
+
+        return getattr(gp_loop, name)().step
+
+    config = recipe("sinusoid", "maml")
+    yield Comparison(
+        "MAML step, sinusoids, second order, 25 tasks, one inner step",
+        partial(_our_step, config),
+        (
+            Reference("higher", partial(maml, "HigherMAML", "higher"), target=20.0),
+            Reference("torchopt", partial(maml, "TorchOptMAML", "torchopt"), target=10.0),
+            Reference("torch.func.vmap, eager", partial(maml, "VmapMAML", "")),
+        ),
+        work=partial(_work, config),
+    )
+    config = recipe("sinusoid", "gp-vib")
+    yield Comparison(
+        "GP-VIB step, sinusoids, 5 tasks",
+        partial(_our_step, config),
+        (
+            Reference("GPyTorch, a loop over marginal likelihoods", partial(gp, "EvidenceLoop"), target=10.0),
+            Reference("GPyTorch, a loop over the same bound", partial(gp, "BoundLoop"), target=10.0),
+        ),
+        work=partial(_work, config),
+    )
+    yield Comparison(
+        "GP-VIB adapt and predict, a sine, 10 points in, 10 out",
+        lambda: ours.our_use(config, ours.world_of(config)),
+        target=1.0,
+    )
+
+
+def _training(device: str, precision: str) -> Comparison:
+    config = _images("omniglot-emnist", device, precision)
+
+    def run() -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            return train(config, Path(folder) / "run", quiet=True)
+
+    return Comparison(
+        "GP-VIB training, Omniglot to EMNIST, 5-way 1-shot: 60,000 steps, 600 validations",
+        lambda: run,
+        target=60_000.0 if device.startswith("cuda") else None,
+        clock=partial(timing, repeats=1, warm_up=0, device=device),
+    )
+
+
+def _images(experiment: str, device: str, precision: str, *, method: str = "gp-vib") -> Config:
+    return replace(recipe(experiment, method, shots=1), device=device, precision=precision)
+
+
+def _own_clock(call: Call, *, repeats: int = 5) -> Timing:
+    """For a call that returns its own seconds."""
+    found = [call() for _ in range(repeats)]
+    return Timing(statistics.median(found), min(found), max(found))
+
+
+def _our_step(config: Config, pictures: Tensor | None = None) -> Call:
+    return ours.our_step(config, ours.world_of(config, pictures))
+
+
+def _work(config: Config, pictures: Tensor | None = None) -> Work:
+    """Counted on the CPU, whatever device the step is for: the numbers are the same."""
+    counted = replace(config, device="cpu", precision="float32")
+    return work(*ours.plain_step(counted, ours.world_of(counted, pictures)), config.precision)

@@ -1,0 +1,91 @@
+"""The library's side of each comparison: its real training step, its real test, its learner in use."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metavib import build
+from metavib.capture import replayed
+from metavib.config import Config
+from metavib.data import Labelled, Splits
+from metavib.experiments import Experiment, experiment
+from metavib.experiments.classification import Classification
+from metavib.learner import Learner
+from metavib.model import Model
+from metavib.noise import seeded
+from metavib.train import adam, ascend
+
+Call = Callable[[], Any]
+
+
+def our_step(config: Config, world: Experiment) -> Call:
+    """A step of training as `metavib.train.train` takes it, in its fastest form for the config's device."""
+    step, _, streams = _step(config, world)
+    return replayed(step, config.device, streams)
+
+
+def plain_step(config: Config, world: Experiment) -> tuple[Call, Model]:
+    """The same step as written, and its model: what operations are counted on."""
+    step, model, _ = _step(config, world)
+    return step, model
+
+
+def _step(config: Config, world: Experiment) -> tuple[Call, Model, list[torch.Generator]]:
+    model, objective = build.model(config).to(config.device).train(), build.objective(config)
+    optimiser = adam(model, config)
+    tasks, noise = (seeded(config.seed, i, device=config.device) for i in range(2))
+
+    def step() -> Any:
+        drawn = world.sample((config.train.tasks,), tasks)
+        return ascend(objective, model, drawn, optimiser, beta=config.train.beta, noise=noise)
+
+    return step, model, [tasks, noise]
+
+
+def world_of(config: Config, pictures: Tensor | None = None) -> Experiment:
+    """The experiment of a config, on the pictures given (to train and to test on) where it is one of images."""
+    if pictures is None:
+        return experiment(config)
+    data = labelled(pictures)
+    return Classification(config, Splits(data, data, data))
+
+
+def random_pictures(classes: int, each: int, channels: int, side: int) -> Tensor:
+    """Noise `(classes, each, channels, side, side)` for a dataset: how long a step takes does not depend on it."""
+    return torch.randint(0, 256, (classes, each, channels, side, side), dtype=torch.uint8, generator=seeded(0))
+
+
+def labelled(pictures: Tensor) -> Labelled:
+    """Pictures by class as the library holds them."""
+    classes, each = pictures.shape[:2]
+    labels = torch.arange(classes).repeat_interleave(each)
+    return Labelled(pictures.flatten(0, 1), labels, tuple(f"class {c}" for c in range(classes)))
+
+
+def our_use(config: Config, world: Experiment) -> Call:
+    """Adapting to one task and predicting its query, as a user of `metavib.Learner` does."""
+    learner = Learner(build.model(config).to(config.device))
+    task = world.sample((), seeded(0, device=config.device))
+
+    def use() -> Any:
+        return learner.adapt((task.support.x, task.support.y)).predict(task.query.x)
+
+    return use
+
+
+def our_test(config: Config, pictures: Tensor, *, episodes: int) -> Call:
+    """The final test of a run, on as many episodes."""
+    config = replace(config, test=replace(config.test, tasks=episodes))
+    world, model = world_of(config, pictures), build.model(config).to(config.device).eval()
+    return lambda: world.evaluate(model, quiet=True)
+
+
+def fresh_import() -> float:
+    """How many seconds the package takes to import in a fresh process, once torch is imported."""
+    code = "import time, torch; t = time.perf_counter(); import metavib; print(time.perf_counter() - t)"
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
