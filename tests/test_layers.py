@@ -32,7 +32,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("trained", "predictors"),
     ("metrics", "config", "paper"),
     ("build", "checkpoint"),
-    ("experiments", "experiments.*", "recipes", "ranges", "capture"),
+    ("experiments", "experiments.*", "recipes", "ranges", "capture", "distributed"),
     ("train", "records", "runs", "tables", "plots"),
     ("learner",),
     ("estimators", "estimators.*", "daily"),

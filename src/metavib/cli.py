@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from metavib import build, checkpoint, cli_config, cli_daily, plots, recipes, records, tables
+from metavib import build, checkpoint, cli_config, cli_daily, distributed, plots, recipes, records, tables
 from metavib import reproduce as reproductions
 from metavib import train as training
 from metavib.config import METHODS, Config
@@ -73,6 +73,8 @@ def train(
     resolved = cli_config.resolved(name, method, config=config, improved=improved, assign=assign, given=given)
     folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
     run(resolved, folder, resume=resume, quiet=quiet or json_)
+    if not distributed.first():
+        return
     result = read_json(folder / "evaluation.json")
     _show(result, json_=json_)
     if not json_:
@@ -218,11 +220,14 @@ def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/dem
 def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
     """Trains, tests and records a run; does nothing where that is done already."""
     build.set_torch(config)
-    training.prepare(config, folder, resume=resume)
-    if (folder / "evaluation.json").exists():
+    with distributed.joined(config.device) as ranks:
+        ranks.on_first(training.prepare, config, folder, resume=resume)
+        if ranks.on_first((folder / "evaluation.json").exists):
+            return
+        world = experiment(config)  # one for both: its data may be gigabytes
+        model = training.train(config, folder, resume=True, quiet=quiet, world=world, ranks=ranks)
+    if not ranks.first:
         return
-    world = experiment(config)  # one for both: its data may be gigabytes
-    model = training.train(config, folder, resume=True, quiet=quiet, world=world)
     result = world.evaluate(model, quiet=quiet)
     write_json(folder / "record.json", records.record(config, result, training.read_metrics(folder)))
     write_json(folder / "evaluation.json", result)
@@ -235,8 +240,11 @@ def main() -> None:
         several = {"--shots", "--inner-steps"} if arguments[:1] == ["evaluate"] else set()
         app(args=spread(arguments, several), prog_name="metavib")
     except training.Interrupted as stop:
-        note(escape(str(stop)))
+        if distributed.first():
+            note(escape(str(stop)))
         raise SystemExit(130) from None
+    except distributed.FirstFailed:  # the first process says what happened
+        raise SystemExit(2) from None
     except (ValueError, TypeError, OSError, RuntimeError, FloatingPointError, ImportError) as error:
         note(f"[bold red]error:[/] {escape(str(error))}")
         raise SystemExit(2) from None

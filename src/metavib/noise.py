@@ -1,9 +1,36 @@
 """Randomness is an argument: a generator, or the noise itself."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Generator, Tensor
 
-Noise = Generator | Tensor | None
+
+class Portion(NamedTuple):
+    """A generator that draws for many tasks, of which an equal portion is here: what it draws for others is dropped.
+
+    So a task meets the same noise wherever it is computed.
+
+    Args:
+        generator: the stream of all tasks.
+        axis: the dimension of base samples that holds the tasks.
+        index: which portion is here.
+        count: how many portions there are.
+    """
+
+    generator: Generator
+    axis: int
+    index: int
+    count: int
+
+    def take(self, shape: tuple[int, ...], *, like: Tensor) -> Tensor:
+        """Base samples of the tasks that are here."""
+        here = shape[self.axis]
+        whole = (*shape[: self.axis], here * self.count, *shape[self.axis + 1 :])
+        return standard_normal(whole, self.generator, like=like).narrow(self.axis, here * self.index, here)
+
+
+Noise = Generator | Portion | Tensor | None
 
 
 def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Tensor:
@@ -17,6 +44,8 @@ def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Te
     """
     if isinstance(noise, Generator):
         return torch.randn(shape, generator=noise, dtype=like.dtype, device=like.device)
+    if isinstance(noise, Portion):
+        return noise.take(shape, like=like)
     if isinstance(noise, Tensor):
         wanted = (len(noise), *shape[1:])
         aligned = noise.reshape(len(noise), *(1,) * (len(shape) - noise.ndim), *noise.shape[1:])

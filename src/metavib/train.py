@@ -26,6 +26,7 @@ import torch
 from metavib import build, checkpoint
 from metavib.capture import replayed
 from metavib.config import Config, read
+from metavib.distributed import ALONE, Ranks
 from metavib.experiments import Experiment, experiment
 from metavib.files import naming, write_atomically, write_json
 from metavib.model import Model
@@ -51,6 +52,7 @@ def train(
     quiet: bool = False,
     world: Experiment | None = None,
     watch: Callable[[int, float], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Model:
     """Trains a model as a config says, in a run folder; returns the one to be tested.
 
@@ -61,27 +63,28 @@ def train(
         quiet: no progress bar.
         world: the config's experiment, where it is at hand; its data is read otherwise.
         watch: told step and score after each validation; it may raise, which ends the training.
+        ranks: the processes that share out the tasks of each step; the first of them writes the folder.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
     """
-    prepare(config, folder, resume=resume)
+    ranks.on_first(prepare, config, folder, resume=resume)
     # Whatever a config can be refused for is refused here, before there is a file.
-    options, objective, world = config.train, build.objective(config), world or experiment(config)
+    options, world = config.train, world or experiment(config)
     model = build.model(config).to(config.device).train()
+    objective = ranks.sharded(build.objective(config), model, options.tasks)
     optimiser = adam(model, config)
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}
-    write_json(folder / CONFIG, to_dict(config))
+    ranks.on_first(write_json, folder / CONFIG, to_dict(config))
     start, best = 0, -inf
-    if (folder / LAST).exists():
-        saved = checkpoint.load(folder / LAST)
+    if saved := ranks.on_first(_newest, folder):
         if saved.config != config:
             raise ValueError(f"{folder / LAST} is of a run with another config than {folder / CONFIG}.")
         with naming(folder / LAST):
             model.load_state_dict(checkpoint.restore_model(saved).state_dict())
             checkpoint.restore_training(saved, optimiser, streams)
         start, best = saved.step, saved.best
-    spent = _keep_until(folder, start)
+    spent = ranks.on_first(_keep_until, folder, start)
 
     shape = (options.tasks,) if config.repeats == 1 else (config.repeats, options.tasks)
 
@@ -89,18 +92,23 @@ def train(
         tasks = world.sample(shape, streams["tasks"])
         return ascend(objective, model, tasks, optimiser, beta=options.beta, noise=streams["noise"])
 
-    take_step = replayed(one_step, config.device, streams.values())
+    take_step = replayed(one_step, config.device, streams.values()) if ranks.count == 1 else one_step
     clock = time.monotonic()
-    with bar("training", options.steps, start=start, show=not quiet) as advance, _stoppable() as asked_to_stop:
+    show = ranks.first and not quiet
+    with bar("training", options.steps, start=start, show=show) as advance, _stoppable() as asked_to_stop:
         for step in range(start + 1, options.steps + 1):
             _set_rates(optimiser, decay(options.schedule, (step - 1) / options.steps))
             if options.restart_every and (step - 1) % options.restart_every == 0:
                 _forget_moments(optimiser)
             bound = Bound(*take_step())
             last = step == options.steps
-            saving = step % options.save_every == 0 or last or asked_to_stop()
+            stopping = ranks.any(asked_to_stop())
+            saving = step % options.save_every == 0 or last or stopping
             validating = options.validate_every and (step % options.validate_every == 0 or last)
-            if step % options.log_every == 0 or validating or last:
+            noting = step % options.log_every == 0 or validating or last
+            if noting or saving:
+                bound = ranks.gathered(bound)
+            if noting and ranks.first:
                 line: dict[str, Any] = {"step": step, "seconds": round(spent + time.monotonic() - clock, 3)}
                 line |= {name: _number(term) for name, term in zip(Bound._fields, bound, strict=True)}
                 _check_finite((bound.value,), step, folder)
@@ -116,11 +124,11 @@ def train(
                 if validating and watch:
                     watch(step, line["validation"]["score"])
             if saving:
-                _check_finite((bound.value, *model.parameters()), step, folder)
-                checkpoint.save(folder / LAST, config, step, best, model, optimiser, streams)
-                if not last and asked_to_stop():
+                ranks.on_first(_check_finite, (bound.value, *model.parameters()), step, folder)
+                ranks.on_first(checkpoint.save, folder / LAST, config, step, best, model, optimiser, streams)
+                if not last and stopping:
                     raise Interrupted(f"stopped after {step} of {options.steps} steps; continue with --resume.")
-    return selected(folder, device=config.device)
+    return ranks.on_first(selected, folder).to(config.device)
 
 
 def ascend(
@@ -233,6 +241,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         if not all(type(number) in (int, float) for number in numbers):
             raise ValueError(f"{folder / 'metrics.jsonl'} is damaged: a line's step or seconds is no number.")
     return lines
+
+
+def _newest(folder: Path) -> checkpoint.Checkpoint | None:
+    return checkpoint.load(folder / LAST) if (folder / LAST).exists() else None
 
 
 def _keep_until(folder: Path, step: int) -> float:
