@@ -9,6 +9,8 @@ Shapes: `f (..., v, c)` with c = `latents` values a point, `y (..., v)`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import reduce
 from math import lgamma, log, pi
 
 import numpy as np
@@ -288,6 +290,24 @@ class Softmax(ClassLikelihood):
     def nodes(self, q: Marginals, noise: Noise = None) -> Nodes:
         """Reparameterised samples of a Normal q; the nodes of a discrete q."""
         return q.monte_carlo(self.samples, noise) if isinstance(q, Normal) else q.nodes()
+
+    def expected_log_prob(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """A mean over nodes is the sum of those over parts of them."""
+        return reduce(torch.add, self._parts(lambda nodes: nodes.mean(self.log_prob(nodes.f, y)), q, noise))
+
+    def log_predictive(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """The same on the log scale."""
+        parts = self._parts(lambda nodes: nodes.log_mean_exp(self.log_prob(nodes.f, y)), q, noise)
+        return reduce(torch.logaddexp, parts)
+
+    def predict(self, q: Marginals, noise: Noise = None) -> Tensor:
+        """Predictive class probabilities."""
+        if torch.is_grad_enabled():  # nobody's gradient of N numbers a point is worth the trouble of parts
+            return super().predict(q, noise)
+        return reduce(torch.add, self._parts(lambda nodes: nodes.mean(self.probabilities(nodes.f)), q, noise))
+
+    def _parts(self, g: Callable[[Nodes], Tensor], q: Marginals, noise: Noise) -> list[Tensor]:
+        return q.over_draws(g, self.samples, noise) if isinstance(q, Normal) else [g(q.nodes())]
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         r"""$f_y - \log \sum_n e^{f_n}$."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.dropout import _DropoutNd
 
 from metavib.noise import Noise
@@ -45,7 +44,8 @@ def recomputed(step: Step, *, depends_on: Iterable[Tensor], generators: Iterable
 
 def random_streams(network: nn.Module, noise: Noise) -> list[Generator]:
     """What a pass through a network may draw from: the given generator, and PyTorch's own where there is dropout."""
-    found = [noise] if isinstance(noise, Generator) else []
+    given = getattr(noise, "generator", noise)  # some kinds of noise wrap a generator
+    found = [given] if isinstance(given, Generator) else []
     if any(isinstance(module, _DropoutNd) and module.training and module.p for module in network.modules()):
         device = next(network.parameters()).device
         found.append(torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator)
@@ -67,8 +67,9 @@ class _Recomputed(torch.autograd.Function):
         return function(*tensors[:count])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True: the derivative would be a constant, and nobody told
+            raise RuntimeError("recomputed inner steps are differentiated once; set recompute=False for more.")
         wanted = ctx.needs_input_grad[3:]
         arguments, others = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         # The arguments are cut off from what made them; the others are those that the function itself refers to.
