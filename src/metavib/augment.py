@@ -44,6 +44,13 @@ class Compose:
         return images
 
 
+def is_random(transform: Transform) -> bool:
+    """Whether a transform may draw from its generator; the ones made here that do not are known."""
+    if isinstance(transform, Compose):
+        return any(map(is_random, transform.transforms))
+    return transform is not unit and not isinstance(transform, (CentreCrop, Normalise, Resize))
+
+
 @dataclass(frozen=True)
 class Normalise:
     """Subtracts a mean and divides by a standard deviation, channel by channel; ImageNet's unless told.

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.augment import Transform, unit
+from metavib.augment import Transform, is_random, unit
 from metavib.data.labelled import Labelled
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task, stack
@@ -32,7 +32,19 @@ def fixed(source: TaskSource, *, count: int, seed: int, batch: int) -> Iterator[
     if count < 1 or batch < 1:
         raise ValueError(f"count and batch must be at least 1; got count={count} and batch={batch}.")
     for start in range(0, count, batch):
-        yield stack([source.sample((), _generator(seed, i)) for i in range(start, min(start + batch, count))])
+        generators = [_generator(seed, i) for i in range(start, min(start + batch, count))]
+        if isinstance(source, Episodes) and not source.random:  # random numbers one by one, the work on them together
+            keys = [source.draw((), generator) for generator in generators]
+            yield source.build(Keys(*map(torch.stack, zip(*keys, strict=True))), generators[0])
+        else:
+            yield stack([source.sample((), generator) for generator in generators])
+
+
+class Keys(NamedTuple):
+    """Random numbers whose order decides which `classes` an episode has, and which `images` of each."""
+
+    classes: Tensor
+    images: Tensor
 
 
 @final
@@ -75,11 +87,26 @@ class Episodes:
         self.transform = transform
         self._pixels, self._images = data.images, _images(data)
 
+    @property
+    def random(self) -> bool:
+        """Whether anything but the choice of classes and images is random."""
+        return self.min_shots is not None or is_random(self.transform)
+
     def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
         """Draws tasks with the given batch shape; `()` is one task."""
-        keys = _uniform((*shape, self._images.rows), generator, self._pixels.device)
-        classes = keys.topk(self.ways).indices
-        positions = self._images.draw(classes, self.shots + self.queries, generator)
+        return self.build(self.draw(shape, generator), generator)
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Keys:
+        """The random numbers that `build` makes tasks of."""
+        return Keys(
+            _uniform((*shape, self._images.rows), generator),
+            _uniform((*shape, self.ways, self._images.longest), generator),
+        )
+
+    def build(self, keys: Keys, generator: torch.Generator) -> Task:
+        """The tasks that some keys choose; the generator is for the transform, and for the shots where they vary."""
+        classes = keys.classes.to(self._pixels.device).topk(self.ways).indices
+        positions = self._images.choose(classes, self.shots + self.queries, keys.images)
         support, query = positions.split([self.shots, self.queries], dim=-1)
         return _task(self._pixels, support, query, self.min_shots, self.transform, generator)
 
@@ -152,12 +179,18 @@ class _Rows(NamedTuple):
     def rows(self) -> int:
         return len(self.lengths)
 
+    @property
+    def longest(self) -> int:
+        return self.entries.shape[-1]
+
     def draw(self, row: Tensor, k: int, generator: torch.Generator) -> Tensor:
         """Draws k different entries of each given row, in random order: `row (...)` to `(..., k)`."""
-        longest = self.entries.shape[-1]
-        keys = _uniform((*row.shape, longest), generator, row.device)
-        padding = torch.arange(longest, device=row.device) >= self.lengths[row].unsqueeze(-1)
-        picks = keys.masked_fill(padding, -1).topk(k).indices
+        return self.choose(row, k, _uniform((*row.shape, self.longest), generator))
+
+    def choose(self, row: Tensor, k: int, keys: Tensor) -> Tensor:
+        """The k entries of each given row whose `keys (..., longest)` are largest."""
+        padding = torch.arange(self.longest, device=row.device) >= self.lengths[row].unsqueeze(-1)
+        picks = keys.to(row.device).masked_fill(padding, -1).topk(k).indices
         return self.entries[row].gather(-1, picks)
 
 
@@ -206,9 +239,9 @@ def _examples(x: Tensor, positions: Tensor) -> Examples:
     return Examples(x.reshape(*batch, ways * each, *x.shape[1:]), y, torch.ones_like(y, dtype=torch.bool))
 
 
-def _uniform(shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Tensor:
+def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     # Double precision makes ties, which devices break differently, improbable.
-    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64).to(device)
+    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
 
 
 def _generator(seed: int, index: int) -> torch.Generator:
