@@ -32,14 +32,12 @@ LAYERS: list[tuple[str, ...]] = [
     ("trained", "predictors"),
     ("metrics", "config", "paper"),
     ("build", "checkpoint"),
-    ("experiments", "experiments.*", "recipes", "ranges", "capture", "distributed"),
+    ("experiments", "experiments.*", "recipes", "capture", "distributed"),
     ("train", "records", "runs", "tables", "plots"),
     ("learner",),
     ("estimators", "estimators.*", "daily"),
-    (
-        "reproduce",
-        "tune",
-    ),
+    ("reproduce",),
+    ("tune", "tune.*"),
     ("cli_config", "cli_daily", "cli_tune"),
     ("cli", "__main__"),
     ("",),  # the package's own __init__, which re-exports from anywhere

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from metavib import build, checkpoint, cli_config, cli_daily, distributed, plots, recipes, records, tables
+from metavib import build, checkpoint, cli_config, cli_daily, cli_tune, distributed, plots, recipes, records, tables
 from metavib import reproduce as reproductions
 from metavib import train as training
 from metavib.config import METHODS, Config
@@ -205,8 +205,8 @@ def data(
             print_markdown(f"\n**{e.name}**: {e.remedy}")
 
 
-for daily_command in (cli_daily.adapt, cli_daily.update, cli_daily.predict):
-    app.command()(daily_command)
+for command in (cli_daily.adapt, cli_daily.update, cli_daily.predict, cli_tune.tune):
+    app.command()(command)
 
 
 @app.command()
