@@ -3,6 +3,7 @@
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -11,9 +12,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from metavib import build
+from metavib.compare import Cell
 from metavib.config import Config
 from metavib.experiments.regression import source
 from metavib.files import write_atomically
+from metavib.grids import Grid, curves
+from metavib.grids.grid import EXPERIMENTS, MAIN_TABLE, by_cell, by_experiment, ordered, title
 from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
 from metavib.noise import seeded
@@ -23,6 +27,7 @@ from metavib.tasks.task import Examples, Task
 PLOT = 50  # name of the random stream of tasks that are drawn
 FIGURE_SHOTS = (1, 2, 3, 4, 5, 7)
 INK, MEAN, BAND = "#222222", "#1f5fa8", "#8fb8e8"
+COLOURS = ("#1f5fa8", "#d1682b", "#3a8f4d", "#8a5bb5", "#b8323f", "#7a6a55", "#c767a3", "#777777", "#a3a32b", "#2aa7b8")
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -102,52 +107,129 @@ def learning_curve(lines: list[dict[str, Any]], title: str) -> Figure:
 
 
 def beta_curve(records: dict[str, Any]) -> Figure:
-    """Error against beta, a line for each number of shots, with intervals over repeats."""
-    runs = sorted(records.values(), key=lambda record: record["config"]["train"]["beta"])
-    betas = [run["config"]["train"]["beta"] for run in runs]
+    """Scores against beta, a panel for each experiment and score, a line for each number of shots."""
+    panels = [(e, group, score) for e, group in by_experiment(records).items() for score in curves.scores(group)]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5, 3.4))
-        ax = figure.subplots()
-        for i, row in enumerate(runs[0]["evaluation"]["rows"]):
-            metrics = [run["evaluation"]["rows"][i]["metrics"]["mse"] for run in runs]
-            errors = [m.get("ci95_over_repeats", m["ci95_over_tasks"]) for m in metrics]
-            ax.errorbar(
-                betas, [m["mean"] for m in metrics], errors, fmt="o-", ms=3, capsize=2, label=f"K = {row['shots']}"
+        figure = Figure(figsize=(1 + 3.6 * min(2, len(panels)), 0.4 + 2.8 * -(-len(panels) // 2)))
+        axes = figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False).flat
+        for ax, (experiment, group, score) in zip(axes, panels, strict=True):
+            for i, (shots, curve) in enumerate(curves.beta_curves(group, score).items()):
+                x, mean, half = _points(curve)
+                ax.errorbar(x, mean, half, fmt="o-", ms=3, lw=1.2, capsize=2, color=COLOURS[i], label=f"K = {shots}")
+            ax.set(
+                xscale="log",
+                xlabel="beta",
+                ylabel=curves.SCORES[score][0],
+                title=EXPERIMENTS.get(experiment, experiment),
             )
-        ax.set(xscale="log", yscale="log", xlabel="beta", ylabel="mean squared error", title="GP-VIB on sinusoids")
-        ax.legend(frameon=False)
+            ax.set_yscale("log" if score == "mse" else "linear")
+            ax.legend(frameon=False)
+    return figure
+
+
+def shots_curve(records: dict[str, Any]) -> Figure:
+    """Accuracy against the number of shots at test, a line a method with its 95% band, a panel a training."""
+    return _tested(records, "shots", "shots K at test")
+
+
+def inner_steps_curve(records: dict[str, Any]) -> Figure:
+    """Accuracy against the number of inner steps at test, a line a method with its 95% band, a panel a training."""
+    return _tested(records, "inner_steps", "inner steps at test")
+
+
+def _tested(records: dict[str, Any], varied: str, label: str) -> Figure:
+    panels = curves.by_training(records)
+    colours: dict[str, Any] = {}  # a method has one colour in all panels
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(1 + 4.2 * len(panels), 4.2))
+        for ax, (name, group) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True):
+            score = curves.scores(group)[0]
+            for row, curve in curves.tested_curves(group, varied, score).items():
+                colour = colours.setdefault(row, COLOURS[len(colours) % len(COLOURS)])
+                x, mean, half = _points(curve)
+                ax.plot(x, mean, "o-", ms=2.5, lw=1.4, color=colour, label=row)
+                low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
+                ax.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+            ax.set(xlabel=label, ylabel=curves.SCORES[score][0], title=name)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        lines = {text: line for ax in figure.axes for line, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def _points(curve: curves.Curve) -> tuple[list[float], list[float], list[float]]:
+    """Where a curve's points lie, and the half-widths of their intervals."""
+    return list(curve), [p.mean for p in curve.values()], [p.interval or 0.0 for p in curve.values()]
+
+
+def comparison(tables: list[Grid]) -> Figure:
+    """Our numbers and the paper's, a panel a column, a line a method; bars are 95% intervals of the means."""
+    panels = []
+    for grid in tables:
+        for i, head in enumerate(grid.header[1:]):
+            column = {row.label: row.cells[i] for row in grid.rows}
+            cells = {label: c for label, c in column.items() if isinstance(c, Cell) and (c.ours or c.paper)}
+            if any(c.ours for c in cells.values()):
+                panels.append((f"{grid.title}, {head}".removeprefix(", "), cells))
+    columns = min(2, len(panels))
+    lines = max((len(cells) for _, cells in panels), default=1)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(1 + 4.4 * columns, 0.6 + (0.7 + 0.21 * lines) * -(-len(panels) // columns)))
+        axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
+        for ax, (head, cells) in zip(axes.flat, panels, strict=False):
+            labels = list(cells)
+            for what, colour, mark, shift in (("paper", "#999999", "D", 0.14), ("ours", MEAN, "o", -0.14)):
+                found = {label: getattr(cell, what) for label, cell in cells.items() if getattr(cell, what)}
+                y = [labels.index(label) + shift for label in found]
+                half = [e.interval or 0.0 for e in found.values()]
+                style: Any = {"fmt": mark, "ms": 3.5, "lw": 1, "capsize": 1.5, "color": colour, "label": what}
+                ax.errorbar([e.mean for e in found.values()], y, xerr=half, **style)
+            ax.set_yticks(range(len(labels)), labels, fontsize=7)
+            ax.set_ylim(len(labels) - 0.5, -0.5)
+            ax.grid(axis="y", lw=0.3, alpha=0.6)
+            ax.set_title(head, fontsize=9)
+        for ax in figure.axes[len(panels) :]:
+            ax.axis("off")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
 def reliability(records: dict[str, Any]) -> Figure:
-    """Accuracy against confidence in 15 bins, a panel a run; on the diagonal predictions are calibrated."""
-    columns = min(6, len(records))
-    rows = -(-len(records) // columns)
+    """Accuracy against confidence in 15 bins, a panel a row and a line a training; calibrated is on the diagonal."""
+    panels = _panels(records)
+    columns = min(6, len(panels))
+    rows = -(-len(panels) // columns)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1 + 1.7 * columns, 0.6 + 1.8 * rows))
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
-        for ax, (name, record) in zip(panels, records.items(), strict=False):
-            found = record["evaluation"]["rows"][0]["metrics"]
-            curve = found["reliability"]
-            points = [p for p in zip(curve["confidence"], curve["accuracy"], strict=True) if None not in p]
+        axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for ax, (name, found) in zip(axes.flat, panels.items(), strict=False):
             ax.plot([0, 1], [0, 1], color=INK, lw=0.8, ls="--")
-            ax.bar(
-                [(i + 0.5) / len(curve["points"]) for i in range(len(curve["points"]))],
-                [n / max(curve["points"]) * 0.3 for n in curve["points"]],
-                width=1 / len(curve["points"]),
-                color=BAND,
-                alpha=0.6,
-                lw=0,
-            )
-            ax.plot(*zip(*points, strict=True), "o-", color=MEAN, ms=2.5, lw=1.2)
-            title = "\n".join(textwrap.wrap(name.replace("-", " "), 22))
-            ax.set_title(f"{title}\nECE {100 * found['ece']:.1f}%", fontsize=7)
+            shares = [sum(counts) for counts in zip(*(m["reliability"]["points"] for m in found), strict=True)]
+            places = [(i + 0.5) / len(shares) for i in range(len(shares))]
+            heights = [n / max(shares) * 0.3 for n in shares]
+            ax.bar(places, heights, width=1 / len(shares), color=BAND, alpha=0.6, lw=0)
+            for m in found:
+                curve = m["reliability"]
+                points = [p for p in zip(curve["confidence"], curve["accuracy"], strict=True) if None not in p]
+                ax.plot(*zip(*points, strict=True), "o-", color=MEAN, ms=2.5, lw=1.2, alpha=0.8)
+            text = "\n".join(textwrap.wrap(name, 22))
+            ax.set_title(f"{text}\nECE {100 * fmean(m['ece'] for m in found):.1f}%", fontsize=7)
             ax.set(xlim=(0, 1), ylim=(0, 1))
-        for ax in figure.axes[len(records) :]:
+        for ax in figure.axes[max(0, len(panels) - columns) : len(panels)]:
+            ax.tick_params(labelbottom=True)  # the lowest panel of each column
+        for ax in figure.axes[len(panels) :]:
             ax.axis("off")
         figure.supxlabel("confidence (bars: share of points)", fontsize=8)
         figure.supylabel("accuracy", fontsize=8)
     return figure
+
+
+def _panels(records: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The metrics of the trainings of each row and number of shots, in the order of the paper's table."""
+    found = {key: [r["evaluation"]["rows"][0]["metrics"] for r in runs] for key, runs in by_cell(records).items()}
+    rows = ordered((row for row, _ in found), list(MAIN_TABLE))
+    keys = sorted(found, key=lambda key: (key[1], rows.index(key[0])))
+    return {f"{title(row)}, {shots}-shot": found[row, shots] for row, shots in keys}
 
 
 def _curve(config: Config, seed: int) -> tuple[Tensor, Tensor, Examples]:

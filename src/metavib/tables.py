@@ -1,27 +1,15 @@
 """Tables in Markdown, made from records alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
+from metavib import grids
+from metavib.compare import Cell
+from metavib.grids import Grid
+from metavib.grids.grid import MAIN_TABLE as MAIN_TABLE
+from metavib.grids.grid import read_name
 
-from metavib import metrics, paper
-
-TITLES = {"maml": "MAML", "stochastic-maml": "stochastic MAML", "gp-vib": "GP-VIB", "gp-maml": "GP+MAML"}
-# The rows of the paper's main table: name -> method and kernel.
-MAIN_TABLE = {
-    "feature-transfer": ("feature-transfer", "linear"),
-    "baseline++": ("baseline++", "linear"),
-    "matching-net": ("matching-net", "linear"),
-    "proto-net": ("proto-net", "linear"),
-    "maml": ("maml", "linear"),
-    "relation-net": ("relation-net", "linear"),
-    "dkt-linear": ("dkt", "linear"),
-    "dkt-cosine": ("dkt", "cosine"),
-    "dkt-bn-cosine": ("dkt", "bn-cosine"),
-    "gp-vib-linear": ("gp-vib", "linear"),
-    "gp-vib-cosine": ("gp-vib", "cosine"),
-}
+Records = dict[str, Any]
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -33,11 +21,14 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([padded[0], rule, *padded[1:]])
 
 
-def plus_minus(metric: dict[str, Any], digits: int = 3) -> str:
-    """Mean and 95% interval: over repeats where there are several, else over tasks."""
-    spread = metric.get("ci95_over_repeats", metric["ci95_over_tasks"])
-    number = f"{metric['mean']:.{digits}f}"
-    return number if spread is None else f"{number} ± {spread:.{digits}f}"
+# One run
+
+
+def plus_minus(found: dict[str, Any], digits: int = 3, scale: float = 1.0) -> str:
+    """A metric of one run with its 95% interval: over repeats where there are several, else over test tasks."""
+    half = next((found[key] for key in ("ci95_over_repeats", "ci95_over_tasks", "episode_ci95") if key in found), None)
+    mean = f"{scale * found['mean']:.{digits}f}"
+    return mean if half is None else f"{mean} ± {scale * half:.{digits}f}"
 
 
 def evaluation(result: dict[str, Any]) -> str:
@@ -73,13 +64,8 @@ def classification(result: dict[str, Any]) -> str:
 
 
 def _class_cells(found: dict[str, Any]) -> list[str]:
-    accuracy, nll, brier = (found[name] for name in ("accuracy", "nll", "brier"))
-    return [
-        f"{100 * accuracy['mean']:.2f} ± {100 * accuracy['episode_ci95']:.2f}",
-        f"{nll['mean']:.3f} ± {nll['episode_ci95']:.3f}",
-        f"{brier['mean']:.3f} ± {brier['episode_ci95']:.3f}",
-        f"{100 * found['ece']:.2f}",
-    ]
+    cells = [plus_minus(found["accuracy"], 2, 100), plus_minus(found["nll"]), plus_minus(found["brier"])]
+    return [*cells, f"{100 * found['ece']:.2f}"]
 
 
 _SIZES = {"ways": "ways N", "shots": "shots K", "inner_steps": "inner steps"}
@@ -93,113 +79,48 @@ def _sizes(row: dict[str, Any]) -> list[str]:
     return [str(row[key]) for key in _SIZES if key in row]
 
 
-def table_1(records: dict[str, Any]) -> str:
-    """Sinusoids: mean squared error at K = 5, 10, 20, the paper's number beside ours."""
-    shots = [row["shots"] for row in next(iter(records.values()))["evaluation"]["rows"]]
-    shots = sorted(set(shots))
-    header = ["method"] + [cell for k in shots for cell in (f"K = {k}", "paper")]
-    rows = []
-    for name, record in records.items():
-        result = record["evaluation"]
-        for steps in dict.fromkeys(row.get("inner_steps") for row in result["rows"]):
-            cells = [_label(name, result["method"], steps)]
-            for k in shots:
-                row = next(r for r in result["rows"] if r["shots"] == k and r.get("inner_steps") == steps)
-                theirs = paper.TABLE_1.get((result["method"], steps), {}).get(k)
-                cells += [plus_minus(row["metrics"]["mse"], 4), "" if theirs is None else f"{theirs[0]} ± {theirs[1]}"]
-            rows.append(cells)
-    first = next(iter(records.values()))
-    repeats = first["evaluation"]["repeats"]
-    over = (
-        f"{repeats} trainings (the paper's: over 10)" if repeats > 1 else "test tasks (the paper's: over 10 trainings)"
-    )
-    seconds = "; ".join(f"{name} {record['training_seconds']:.0f} s" for name, record in records.items())
-    note = (
-        f"Mean squared error on {first['evaluation']['rows'][0]['tasks']} new sinusoids; ± is the 95% interval over "
-        f"{over}. Trained on {first['machine']}: {seconds}, all repeats together."
-    )
-    return markdown(header, rows) + "\n\n" + note
+def _title(metric: str) -> str:
+    known = {"mse": "MSE", "log_density": "log density", "gap_to_optimum": "gap to optimum"}
+    return known.get(metric, f"{metric.removeprefix('coverage_')}% coverage" if "coverage" in metric else metric)
 
 
-def images(records: dict[str, Any]) -> str:
-    """Accuracy, NLL and ECE of image runs named `<row>-<shots>` or `<row>-<shots>-seed<n>`, the paper's beside ours.
+# Grids
 
-    The spread of a cell is named in the cell: an interval over test episodes where there is one training, a standard
-    deviation over trainings where there are several.
-    """
-    cells: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for name, record in records.items():
-        row, shots = image_cell(name)
-        cells.setdefault((row, shots), []).append(record)
-    experiment = next(iter(records.values()))["evaluation"]["experiment"]
-    shots_run = sorted({shots for _, shots in cells})
-    theirs = any(experiment == column for column, _ in paper.TABLE_2_COLUMNS)
-    columns = ["accuracy %", *["paper %"] * theirs, "NLL", "ECE %"]
-    rows = []
-    for row in dict.fromkeys(row for row, _ in cells):
-        line = [row]
-        for shots in shots_run:
-            found = cells.get((row, shots), [])
-            known = paper.table_2(row, experiment, shots)
-            beside = ["" if known is None else f"{known[0]:.2f} ± {known[1]:.2f} SD"] if theirs else []
-            accuracy, nll, ece = _image_cells([r["evaluation"]["rows"][0]["metrics"] for r in found])
-            line += [accuracy, *beside, nll, ece]
-        rows.append(line)
-    header = ["method"] + [f"{k}-shot: {column}" for k in shots_run for column in columns]
-    return markdown(header, rows) + "\n\n" + _image_note(records)
+
+def grid(table: Grid) -> str:
+    """A grid: beside each number of ours the paper's and the difference in standard errors, where there are any."""
+    header, columns = [table.header[0]], [[row.label for row in table.rows]]
+    for name, column in zip(table.header[1:], zip(*(row.cells for row in table.rows), strict=True), strict=True):
+        header.append(name)
+        columns.append([cell.text if isinstance(cell, Cell) else cell for cell in column])
+        for label, texts in (
+            ("paper", [cell.paper_text if isinstance(cell, Cell) else "" for cell in column]),
+            ("difference", [cell.difference_text if isinstance(cell, Cell) else "" for cell in column]),
+        ):
+            if any(texts):
+                header.append(label)
+                columns.append(texts)
+    text = markdown(header, zip(*columns, strict=True))
+    return "\n\n".join(filter(None, (f"**{table.title}**" if table.title else "", text, table.note)))
+
+
+def _in_markdown(made: Callable[[Records], list[Grid]]) -> Callable[[Records], str]:
+    return lambda records: "\n\n".join(map(grid, made(records)))
+
+
+table_1 = _in_markdown(grids.table_1)
+sinusoids = _in_markdown(grids.sinusoids)
+table_2 = _in_markdown(grids.table_2)
+omniglot = _in_markdown(grids.omniglot)
+augmented_omniglot = _in_markdown(grids.augmented_omniglot)
+images = _in_markdown(grids.images)
+calibration = _in_markdown(grids.calibration)
+beta = _in_markdown(grids.beta)
+shots = _in_markdown(grids.shots)
+inner_steps = _in_markdown(grids.inner_steps)
 
 
 def image_cell(name: str) -> tuple[str, int]:
     """Row and shots of a run's name."""
-    row, _, shots = name.partition("-seed")[0].rpartition("-")
-    return row, int(shots)
-
-
-def _image_cells(found: list[dict[str, Any]]) -> list[str]:
-    if not found:
-        return ["not run", "", ""]
-    if len(found) == 1:
-        accuracy, nll, _, ece = _class_cells(found[0])
-        return [f"{accuracy} over episodes", nll.partition(" ")[0], ece]
-    accuracies = metrics.over_trainings(torch.tensor([100 * f["accuracy"]["mean"] for f in found]))
-    means = [
-        sum(values) / len(found) for values in ([f["nll"]["mean"] for f in found], [100 * f["ece"] for f in found])
-    ]
-    spread = f"{accuracies.training_sd:.2f} SD over {accuracies.trainings} trainings"
-    return [f"{accuracies.mean:.2f} ± {spread}", f"{means[0]:.3f}", f"{means[1]:.2f}"]
-
-
-def _image_note(records: dict[str, Any]) -> str:
-    first = next(iter(records.values()))
-    row, seconds = first["evaluation"]["rows"][0], sum(record["training_seconds"] for record in records.values())
-    return (
-        f"{row['ways']}-way {first['evaluation']['experiment']}, {row['episodes']} test episodes. 'Over episodes': 95% "
-        "interval over the test episodes of one training; 'SD': standard deviation over trainings. "
-        f"Machine: {first['machine']}; {seconds / 60:.0f} minutes of training for {len(records)} runs."
-    )
-
-
-def beta(records: dict[str, Any]) -> str:
-    """Error and log density against beta."""
-    shots = [row["shots"] for row in next(iter(records.values()))["evaluation"]["rows"]]
-    header = ["beta"] + [f"MSE, K = {k}" for k in shots] + [f"log density, K = {k}" for k in shots]
-    rows = []
-    for record in records.values():
-        cells = [row["metrics"] for row in record["evaluation"]["rows"]]
-        rows.append(
-            [f"{record['config']['train']['beta']:g}"]
-            + [plus_minus(m["mse"], 4) for m in cells]
-            + [plus_minus(m["log_density"], 2) for m in cells]
-        )
-    repeats = next(iter(records.values()))["evaluation"]["repeats"]
-    return markdown(header, rows) + f"\n\n± is the 95% interval over {repeats} trainings."
-
-
-def _label(name: str, method: str, steps: int | None) -> str:
-    title = TITLES.get(name, f"{TITLES.get(method, method)}, {name.removeprefix(method).strip('-')}")
-    return title if steps is None else f"{title}, {steps} step{'s' * (steps != 1)}"
-
-
-def _title(metric: str) -> str:
-    known = {"mse": "MSE", "log_density": "log density", "gap_to_optimum": "gap to optimum"}
-    return known.get(metric, f"{metric.removeprefix('coverage_')}% coverage" if "coverage" in metric else metric)
+    _, row, shots, _ = read_name(name)
+    return row, shots or 0
