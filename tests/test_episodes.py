@@ -162,7 +162,7 @@ def test_sampling_and_augmenting_could_be_captured_in_a_cuda_graph(channels):
     sources = (
         Episodes(data, ways=3, shots=2, queries=3, min_shots=1),
         Episodes(data, ways=3, shots=2, queries=3, transform=transform),
-        AlphabetEpisodes(data, ways=3, shots=2, queries=3, copies=2, transform=transform),
+        AlphabetEpisodes(data, ways=3, shots=4, queries=3, pictures=2, transform=transform),
     )
     g = generator()
     with Capturable():
@@ -236,18 +236,20 @@ def test_alphabet_episodes_stay_in_one_alphabet_drawn_uniformly():
     assert (drawn[drawn > 0] - expected).abs().max() < 4.5 * math.sqrt(expected) and (drawn > 0).sum() == 6
 
 
-def test_copies_repeat_support_images_under_different_transforms():
+def test_more_shots_than_pictures_are_the_pictures_in_turn_under_different_transforms():
     data, _ = alphabets()
 
     def noisy(images, g):
         return images.float() + 0.4 * torch.rand(images.shape, generator=g)
 
-    task = AlphabetEpisodes(data, ways=3, shots=2, queries=1, copies=4, transform=noisy).sample((2,), generator())
-    assert task.support.x.shape == (2, 24, 1, 1, 2) and task.query.x.shape == (2, 3, 1, 1, 2)
-    assert task.support.y.tolist() == [[0] * 8 + [1] * 8 + [2] * 8] * 2
-    groups = task.support.x.reshape(2, 6, 4, 2)
-    assert (groups.floor() == groups.floor()[:, :, :1]).all()
-    assert (groups != groups[:, :, :1])[:, :, 1:].any(-1).all()
+    task = AlphabetEpisodes(data, ways=3, shots=7, queries=1, pictures=2, transform=noisy).sample((2,), generator())
+    assert task.support.x.shape == (2, 21, 1, 1, 2) and task.query.x.shape == (2, 3, 1, 1, 2)
+    assert task.support.y.tolist() == [[0] * 7 + [1] * 7 + [2] * 7] * 2
+    x = task.support.x.reshape(2, 3, 7, 2)
+    for picture in (x[:, :, 0::2], x[:, :, 1::2]):  # four and three draws of it
+        assert (picture.floor() == picture.floor()[:, :, :1]).all()
+        assert (picture != picture[:, :, :1])[:, :, 1:].any(-1).all()
+    assert (x[:, :, 0].floor() != x[:, :, 1].floor()).any(-1).all()
 
 
 @pytest.mark.parametrize(
@@ -270,8 +272,9 @@ def test_alphabets_too_small_and_counts_below_one_are_refused():
     data, _ = alphabets()
     with pytest.raises(ValueError, match="no alphabet has 7 characters: the largest has 6"):
         AlphabetEpisodes(data, ways=7, shots=1, queries=1)
-    with pytest.raises(ValueError, match="ways and copies must be at least 1"):
-        AlphabetEpisodes(data, ways=3, shots=1, queries=1, copies=0)
+    for options in (dict(ways=0, shots=1), dict(ways=3, shots=2, pictures=0), dict(ways=3, shots=1, pictures=2)):
+        with pytest.raises(ValueError, match="ways must be at least 1, and pictures between 1 and shots"):
+            AlphabetEpisodes(data, queries=1, **options)
     with pytest.raises(ValueError, match="count and batch must be at least 1"):
         next(fixed(Episodes(data, ways=3, shots=1, queries=1), count=0, seed=0, batch=5))
 

@@ -121,14 +121,14 @@ class AlphabetEpisodes:
     Args:
         data: the images, on the device to sample on.
         ways: the characters of an episode.
-        shots: the different support images of a character.
+        shots: the support points of a character.
         queries: the query images of a character.
-        copies: how often each support image appears, every time under a new draw of the transform; so that
-            the support has `ways*shots*copies` points.
+        pictures: the different images of a character among its shots, where they are fewer: they come in turn,
+            every time under a new draw of the transform. As many as there are shots where None.
         transform: as in `Episodes`.
 
     Raises:
-        ValueError: if no alphabet has `ways` characters, or a class has fewer than `shots + queries` images.
+        ValueError: if no alphabet has `ways` characters, or a class has fewer than `pictures + queries` images.
     """
 
     def __init__(
@@ -138,12 +138,16 @@ class AlphabetEpisodes:
         ways: int,
         shots: int,
         queries: int,
-        copies: int = 1,
+        pictures: int | None = None,
         transform: Transform = unit,
     ) -> None:
-        _check(data, shots=shots, queries=queries, min_shots=None)
-        if ways < 1 or copies < 1:
-            raise ValueError(f"ways and copies must be at least 1; got ways={ways} and copies={copies}.")
+        pictures = shots if pictures is None else pictures
+        if ways < 1 or not min(1, shots) <= pictures <= shots:
+            raise ValueError(
+                f"ways must be at least 1, and pictures between 1 and shots; got ways={ways}, pictures={pictures} "
+                f"and shots={shots}."
+            )
+        _check(data, shots=pictures, queries=queries, min_shots=None)
         members: dict[str, list[int]] = {}
         for index, name in enumerate(data.names):
             members.setdefault(name.partition("/")[0], []).append(index)
@@ -153,7 +157,7 @@ class AlphabetEpisodes:
                 f"no alphabet has {ways} characters: the largest has {max(map(len, members.values()))}. "
                 "Lower ways, or name the classes 'alphabet/character'."
             )
-        self.ways, self.shots, self.queries, self.copies = ways, shots, queries, copies
+        self.ways, self.shots, self.queries, self.pictures = ways, shots, queries, pictures
         self.transform = transform
         self.alphabets = tuple(large)
         self._pixels, self._images = data.images, _images(data)
@@ -163,10 +167,10 @@ class AlphabetEpisodes:
         """Draws tasks with the given batch shape; `()` is one task."""
         alphabet = torch.randint(self._classes.rows, shape, generator=generator, device=generator.device)
         classes = self._classes.draw(alphabet.to(self._pixels.device), self.ways, generator)
-        positions = self._images.draw(classes, self.shots + self.queries, generator)
-        support, query = positions.split([self.shots, self.queries], dim=-1)
-        support = support.repeat_interleave(self.copies, dim=-1)
-        return _task(self._pixels, support, query, None, self.transform, generator)
+        positions = self._images.draw(classes, self.pictures + self.queries, generator)
+        support, query = positions.split([self.pictures, self.queries], dim=-1)
+        in_turn = torch.arange(self.shots, device=support.device) % max(1, self.pictures)
+        return _task(self._pixels, support[..., in_turn], query, None, self.transform, generator)
 
 
 class _Rows(NamedTuple):
