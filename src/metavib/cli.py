@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,9 @@ def train(
     target: Annotated[str | None, typer.Option(help="Its column with the output of each row.")] = None,
     likelihood: Annotated[str | None, typer.Option(help="gaussian, student-t, poisson or bernoulli outputs.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
+    trained: Annotated[
+        Path | None, typer.Option(help="A finished run with the same training: test its model, train nothing.")
+    ] = None,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -72,7 +76,10 @@ def train(
     given |= {"model.likelihood": likelihood}
     resolved = cli_config.resolved(name, method, config=config, improved=improved, assign=assign, given=given)
     folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
-    run(resolved, folder, resume=resume, quiet=quiet or json_)
+    if trained is None:
+        run(resolved, folder, resume=resume, quiet=quiet or json_)
+    else:
+        retest(resolved, folder, trained, resume=resume, quiet=quiet or json_)
     if not distributed.first():
         return
     result = read_json(folder / "evaluation.json")
@@ -141,24 +148,51 @@ def plot(
         typer.echo(folder / name)
 
 
-@app.command()
+@app.command(epilog=f"NAME is one of:\n\n{reproductions.listing()}")
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(reproductions.REPRODUCTIONS)}.")],
-    quick: Annotated[bool, typer.Option("--quick", help="A minute's version of the same.")] = False,
+    name: Annotated[str, typer.Argument(help="A table or figure; they are listed below.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A minute's version: a few of the runs, tiny, on built-in data.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where records, tables and figures go.")] = Path("results"),
     only: Annotated[
-        str, typer.Option(help="Run only those whose name fits a pattern; '' for none, just the table.")
-    ] = "*",
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time. Default: one a core.")] = None,
+        str | None,
+        typer.Option(
+            metavar="PATTERNS",
+            help="Run only those whose name fits one of these, separated by commas; '' for none, just the table.",
+        ),
+    ] = None,
+    part: Annotated[
+        str, typer.Option(metavar="I/N", help="Run the I-th of N parts of the list: one a machine.")
+    ] = "1/1",
+    seeds: Annotated[int | None, typer.Option(help="Trainings of each cell. Table 2: 3 of GP-VIB, else 1.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time. Default: 8 on a GPU, else one a core.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Only list the runs, and which of them are on record.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a table or figure of the paper, its numbers beside ours.
 
-    Runs what is missing, skips what is recorded, and goes on where it was killed.
+    Runs what is missing, skips what is recorded, goes on where it was killed, and writes a record a run.
+
+    Runs are named COLUMN/ROW-SHOTS-seedN, and `--only` picks them, `*` standing for anything:
+
+    `metavib reproduce table-2 --only 'cub/*'` one dataset;
+
+    `metavib reproduce table-2 --only '*/gp-vib-*-seed0'` one training of GP-VIB everywhere, our own recipes too;
+
+    `metavib reproduce table-2 --only 'cub/*-5-seed0,mini-imagenet/maml-*'` both of these;
+
+    `metavib reproduce table-2 --part 2/4` the second of four machines; collect the records in one folder afterwards.
 
     Example: `metavib reproduce table-1 --quick`
     """
-    print_markdown(reproductions.reproduce(name, out, fast=quick, only=only, jobs=jobs, quiet=quiet))
+    if list_:
+        runs = reproductions.plan(name, out, fast=quick, only=only, part=part, seeds=seeds)
+        rows = [[key, "on record" if recorded else "missing"] for key, (_, recorded) in runs.items()]
+        print_markdown(tables.markdown(("run", "status"), rows))
+        return
+    options: Any = {"only": only, "part": part, "seeds": seeds, "jobs": jobs}
+    print_markdown(reproductions.reproduce(name, out, fast=quick, quiet=quiet, **options))
 
 
 @app.command()
@@ -230,6 +264,20 @@ def run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> None:
         return
     result = world.evaluate(model, quiet=quiet)
     write_json(folder / "record.json", records.record(config, result, training.read_metrics(folder)))
+    write_json(folder / "evaluation.json", result)
+
+
+def retest(config: Config, folder: Path, trained: Path, *, resume: bool, quiet: bool) -> None:
+    """Tests the model of a finished run in another way, as a run of its own; nothing is trained."""
+    build.set_torch(config)
+    training.prepare(config, folder, resume=resume)
+    if (folder / "evaluation.json").exists():
+        return
+    if replace(training.chosen(trained).config, test=config.test) != config:
+        raise ValueError(f"{trained} was trained under another config than this one: its test alone may differ.")
+    write_json(folder / training.CONFIG, to_dict(config))
+    result = experiment(config).evaluate(training.selected(trained, device=config.device), quiet=quiet)
+    write_json(folder / "record.json", records.record(config, result, training.read_metrics(trained)))
     write_json(folder / "evaluation.json", result)
 
 

@@ -95,24 +95,31 @@ def _regression(experiment: str, method: str) -> Changes:
 def improved(experiment: str, method: str, *, shots: int | None = None, kernel: str = "linear") -> Config:
     """Our own recipe, apart from the paper's; what each change did is in THEORY.md, section 11."""
     config = recipe(experiment, method, shots=shots, kernel=kernel)
-    if method != "gp-vib" or experiment not in ("sinusoid", "omniglot-emnist"):
+    if not has_improved(experiment, method):
         raise ValueError(
-            f"there is no recipe of ours for {method} on {experiment}: for gp-vib on sinusoid and omniglot-emnist."
+            f"there is no recipe of ours for {method} on {experiment}: for gp-vib on {' and '.join(_IMPROVED)}."
         )
-    return override(config, _IMPROVED_SINUSOID if experiment == "sinusoid" else _IMPROVED_CHARACTERS)
+    return override(config, _IMPROVED[experiment])
 
 
-_IMPROVED_SINUSOID: Changes = {
-    "model.noise": 0.1,
-    "model.noise_floor": 1e-5,
-    "train.schedule": "cosine",
-    "train.lr": 2e-3,
-}
-_IMPROVED_CHARACTERS: Changes = {
-    "tasks.augment": True,
-    "train.tasks": 4,
-    "train.steps": 20_000,
-    "train.schedule": "cosine",
+def has_improved(experiment: str, method: str) -> bool:
+    """Whether there is a recipe of ours."""
+    return method == "gp-vib" and experiment in _IMPROVED
+
+
+_IMPROVED: dict[str, Changes] = {
+    "sinusoid": {
+        "model.noise": 0.1,
+        "model.noise_floor": 1e-5,
+        "train.schedule": "cosine",
+        "train.lr": 2e-3,
+    },
+    "omniglot-emnist": {
+        "tasks.augment": True,
+        "train.tasks": 4,
+        "train.steps": 20_000,
+        "train.schedule": "cosine",
+    },
 }
 
 

@@ -1,138 +1,42 @@
-"""The paper's tables and figures, one command each.
+"""A table or figure from one command: runs what is missing of it, and shows what is on record.
 
-Each is a set of named configs and a way to show their records. What is recorded under the same config is skipped, a
-run that was killed goes on, and tables and figures are made from the records alone (figure 2 from a trained model too).
+What is recorded under the same config is skipped, a run that was killed goes on, and tables and figures are made from
+the records alone (figure 2 from a trained model too). Records lie in `<out>/<reproduction>/<run>.json`, run folders in
+`<out>/<reproduction>/runs`. A run that another reproduction has on record is not run again, nor is a model trained
+again that another one has trained and tests otherwise.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fnmatch import fnmatch
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from metavib import checkpoint, plots, recipes, tables
-from metavib.config import Config
+import torch
+
+from metavib import recipes
+from metavib.config import Config, read
 from metavib.files import read_json, write_atomically, write_json
+from metavib.reproductions import REPRODUCTIONS as REPRODUCTIONS
+from metavib.reproductions import SEEDS, Reproduction, Runs
 from metavib.runs import run_all
 from metavib.strict import from_dict, override
-from metavib.train import LAST
+from metavib.train import CONFIG, LAST
 
-Records = dict[str, Any]
 GLYPH_CLASSES = recipes.recipe("glyphs", "gp-vib").model.classes
-BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """A table or figure.
-
-    Args:
-        configs: the runs it needs, by name.
-        show: from the records and the folder they lie in to Markdown; figures go into that folder.
-    """
-
-    configs: Callable[[], dict[str, Config]]
-    show: Callable[[Records, Path], str]
-
-
-def table_1() -> dict[str, Config]:
-    """Sinusoids: the paper's four methods, and our improved GP-VIB; 10 repeats of each."""
-    methods = ("maml", "stochastic-maml", "gp-vib", "gp-maml")
-    configs = {method: recipes.recipe("sinusoid", method) for method in methods}
-    configs["gp-vib-improved"] = recipes.improved("sinusoid", "gp-vib")
-    return {name: replace(config, repeats=10) for name, config in configs.items()}
-
-
-def improved_sinusoid() -> dict[str, Config]:
-    """What brought the error of GP-VIB on sinusoids down, one change after the other; 5 repeats of each."""
-    base = override(recipes.recipe("sinusoid", "gp-vib"), {"model.reach": None, "repeats": 5})
-    steps: dict[str, dict[str, Any]] = {
-        "gp-vib-plain": {},
-        "gp-vib-reach": {"model.reach": 5.0},
-        "gp-vib-reach-cosine": {"model.reach": 5.0, "train.schedule": "cosine"},
-        "gp-vib-reach-cosine-lr": {"model.reach": 5.0, "train.schedule": "cosine", "train.lr": 2e-3},
-    }
-    configs = {name: override(base, step) for name, step in steps.items()}
-    return {**configs, "gp-vib-all": replace(recipes.improved("sinusoid", "gp-vib"), repeats=5)}
-
-
-def figure_2() -> dict[str, Config]:
-    """GP-VIB on one sinusoid with K = 1, 2, 3, 4, 5, 7 points."""
-    return {"gp-vib": recipes.recipe("sinusoid", "gp-vib")}
-
-
-def beta() -> dict[str, Config]:
-    """GP-VIB on sinusoids against beta; 5 repeats of each."""
-    base = replace(recipes.recipe("sinusoid", "gp-vib"), repeats=5)
-    return {f"sinusoid/beta-{beta:g}": override(base, {"train.beta": beta}) for beta in BETAS}
-
-
-def glyphs() -> dict[str, Config]:
-    """The methods of the paper's main table on the built-in characters, 5-way 1- and 5-shot."""
-    configs = {}
-    for name, (method, kernel) in tables.MAIN_TABLE.items():
-        for shots in (1, 5):
-            configs[f"{name}-{shots}"] = recipes.recipe("glyphs", method, shots=shots, kernel=kernel)
-    return configs
-
-
-def table_2() -> dict[str, Config]:
-    """Omniglot to EMNIST: the methods of the paper's main table, and our improved GP-VIB; 3 seeds of GP-VIB."""
-    configs = {}
-    for shots in (1, 5):
-        for name, (method, kernel) in tables.MAIN_TABLE.items():
-            config = recipes.recipe("omniglot-emnist", method, shots=shots, kernel=kernel)
-            for seed in range(3 if method == "gp-vib" else 1):
-                configs[f"{name}-{shots}-seed{seed}"] = replace(config, seed=seed)
-        for kernel in ("linear", "cosine"):
-            config = recipes.improved("omniglot-emnist", "gp-vib", shots=shots, kernel=kernel)
-            configs[f"gp-vib-{kernel}-improved-{shots}-seed0"] = config
-    plain = override(configs["gp-vib-linear-improved-1-seed0"], {"tasks.augment": False})
-    configs["gp-vib-linear-improved-unaugmented-1-seed0"] = plain
-    return {
-        f"omniglot-emnist/{name}": replace(config, device="cuda", precision="tf32") for name, config in configs.items()
-    }
-
-
-def _show_figure_2(records: Records, folder: Path) -> str:
-    saved = checkpoint.load(folder / "runs" / "gp-vib" / LAST)
-    plots.save(plots.predictions(checkpoint.restore_model(saved), saved.config), folder / "figure-2.png")
-    return "![One task with more and more points](figure-2.png)\n\n" + tables.table_1(records)
-
-
-def _show_beta(records: Records, folder: Path) -> str:
-    plots.save(plots.beta_curve(records), folder / "beta.png")
-    return "![Error against beta](beta.png)\n\n" + tables.beta(records)
-
-
-def _show_table_2(records: Records, folder: Path) -> str:
-    return _show_images({name.partition("/")[2]: record for name, record in records.items()}, folder)
-
-
-def _show_images(records: Records, folder: Path) -> str:
-    plots.save(plots.reliability(records), folder / "reliability.png")
-    return tables.images(records) + "\n\n![Reliability](reliability.png)"
-
-
-REPRODUCTIONS = {
-    "table-1": Reproduction(table_1, lambda records, folder: tables.table_1(records)),
-    "improved-sinusoid": Reproduction(improved_sinusoid, lambda records, folder: tables.table_1(records)),
-    "figure-2": Reproduction(figure_2, _show_figure_2),
-    "beta": Reproduction(beta, _show_beta),
-    "glyphs": Reproduction(glyphs, _show_images),
-    "table-2": Reproduction(table_2, _show_table_2),
-}
 
 
 def quick(config: Config) -> Config:
-    """A minute's version of a run: the same code, a fraction of the steps, fewer repeats and tasks."""
+    """A few seconds' version of a run: the same code, a fraction of the steps, repeats, tasks and channels."""
     images = config.model.backbone != "mlp"
-    steps = 20 if images else max(200, config.train.steps // 30)
+    steps = 10 if images else 200
     changes: dict[str, Any] = {"train.steps": steps, "train.validate_every": steps // 2, "train.save_every": steps}
     changes |= {"train.log_every": max(1, steps // 20), "test.tasks": 10 if images else 100}
     if images:
-        changes |= {"train.validation_tasks": 5, "model.width": 8, "device": "cpu", "precision": "float32"}
-        changes |= {"tasks.name": "glyphs", "model.classes": GLYPH_CLASSES}  # nothing to download
+        changes |= {"train.validation_tasks": 4, "train.tasks": min(2, config.train.tasks), "model.width": 8}
+        changes |= {"device": "cpu", "precision": "float32", "model.head_epochs": 10, "model.samples": 50}
+        changes |= {"tasks.name": "glyphs", "model.classes": GLYPH_CLASSES, "tasks.root": None}  # nothing to download
     return override(replace(config, repeats=min(2, config.repeats)), changes)
 
 
@@ -141,7 +45,9 @@ def reproduce(
     out: Path,
     *,
     fast: bool = False,
-    only: str = "*",
+    only: str | None = None,
+    part: str = "1/1",
+    seeds: int | None = None,
     jobs: int | None = None,
     quiet: bool = False,
 ) -> str:
@@ -150,32 +56,153 @@ def reproduce(
     Args:
         name: one of `REPRODUCTIONS`.
         out: folder of the results.
-        fast: a minute's version, under a name of its own.
-        only: a pattern of run names, such as `gp-vib-*-seed0`: run no others. `""` runs none.
-        jobs: runs at a time; one a core unless told.
+        fast: a quick version of a few of the runs, on built-in data, in a folder of its own.
+        only: patterns of run names, separated by commas, such as `cub/gp-vib-*-seed0`: run no others. `""` runs none.
+            All runs unless told (in a quick version: a few).
+        part: which of several equal parts of the list of runs, such as `2/4`: each machine takes one.
+        seeds: trainings of each cell.
+        jobs: runs at a time; eight on a GPU, else one a core, unless told.
         quiet: no progress bar.
+
+    Raises:
+        ValueError: there is no such reproduction, no such run, or no GPU for runs that need one; nothing was run.
+        metavib.runs.RunFailed: some runs failed; the others are on record and in the table.
     """
+    entry = known(name)
+    folder, home = out / f"{name}{'-quick' * fast}", _home(name, out, fast=fast)
+    wanted = plan(name, out, fast=fast, only=only, part=part, seeds=seeds)
+    missing = {key: config for key, (config, recorded) in wanted.items() if not recorded}
+    if any(c.device.startswith("cuda") for c in missing.values()) and not torch.cuda.is_available():
+        raise ValueError(
+            f"{len(missing)} runs of {name} are missing and need a GPU, and PyTorch sees none here. `--quick` is a "
+            "version for any machine; `--only ''` runs nothing and shows what is on record."
+        )
+
+    def keep(key: str) -> None:
+        write_json(home / f"{key}.json", read_json(home / "runs" / key / "record.json"))
+
+    try:
+        rest = missing if entry.weights else _copy_recorded(missing, home)
+        run_all(rest, home / "runs", jobs=jobs, quiet=quiet, trained=_trained(rest, out), done=keep)
+    finally:  # what has come out is shown, whatever else failed
+        text = _write(entry, home, folder)
+    if text is None:
+        raise ValueError(f"nothing is on record in {home}: run some of it first.")
+    return text
+
+
+def known(name: str) -> Reproduction:
+    """A reproduction by its name."""
     if name not in REPRODUCTIONS:
         raise ValueError(f"there is no {name!r} to reproduce; there are {', '.join(REPRODUCTIONS)}.")
-    configs = REPRODUCTIONS[name].configs()
+    return REPRODUCTIONS[name]
+
+
+def listing() -> str:
+    """What there is to reproduce, a line each."""
+    return "\n\n".join(f"{name}: {entry.about}" for name, entry in REPRODUCTIONS.items())
+
+
+def plan(
+    name: str,
+    out: Path,
+    *,
+    fast: bool = False,
+    only: str | None = None,
+    part: str = "1/1",
+    seeds: int | None = None,
+) -> dict[str, tuple[Config, bool]]:
+    """The runs that a call of `reproduce` with these arguments is about, in order, and whether each is on record."""
+    entry = known(name)
+    home = _home(name, out, fast=fast)
+    if seeds is not None and not entry.seeded:
+        raise ValueError(f"{name} trains its repeats side by side in one run and takes no number of seeds.")
+    if seeds is not None and not 1 <= seeds <= SEEDS:
+        raise ValueError(f"seeds must be between 1 and {SEEDS}; got {seeds}.")
+    configs = entry.configs(seeds) if entry.seeded else entry.configs()
     if fast:
         configs = {key: quick(config) for key, config in configs.items()}
-    folder = out / (f"{name}-quick" if fast else name)
-    wanted = {key: config for key, config in configs.items() if fnmatch(key, only)}
-    if only and not wanted:
-        raise ValueError(f"no run of {name} is called {only!r}; there are {', '.join(configs)}.")
-    missing = {key: config for key, config in wanted.items() if not recorded(folder / f"{key}.json", config)}
-    run_all(missing, folder / "runs", jobs=jobs, quiet=quiet)
-    for key in missing:
-        write_json(folder / f"{key}.json", read_json(folder / "runs" / key / "record.json"))
-    records = {key: read_json(folder / f"{key}.json") for key in configs if (folder / f"{key}.json").exists()}
-    if not records:
-        raise ValueError(f"nothing is on record in {folder}: run some of it first.")
-    text = REPRODUCTIONS[name].show(records, folder)
-    write_atomically(folder / "README.md", lambda p: p.write_text(text + "\n", encoding="utf-8"))
-    return text
+    patterns = [p.strip() for p in (entry.quick if fast and only is None else "*" if only is None else only).split(",")]
+    wanted = {key: c for key, c in configs.items() if any(fnmatchcase(key, p) for p in patterns)}
+    for pattern in filter(None, patterns):
+        if not any(fnmatchcase(key, pattern) for key in configs):
+            raise ValueError(f"no run of {name} is called {pattern!r}; there are {', '.join(configs)}.")
+    index, count = _fraction(part)
+    chosen = dict(list(wanted.items())[index::count])
+    return {key: (c, recorded(home / f"{key}.json", c) and _has(entry, home, key)) for key, c in chosen.items()}
 
 
 def recorded(path: Path, config: Config) -> bool:
     """Whether a run of this very config is on record."""
     return path.exists() and from_dict(Config, read_json(path)["config"]) == config
+
+
+def records(home: Path, configs: Runs) -> dict[str, Any]:
+    """The records of some runs, of those that have one."""
+    return {key: read_json(home / f"{key}.json") for key in configs if (home / f"{key}.json").exists()}
+
+
+def _write(entry: Reproduction, home: Path, folder: Path) -> str | None:
+    """Shows all that is on record, in a folder; None where nothing is."""
+    found = records(home, entry.every())
+    if not found:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    text = entry.show(found, folder)
+    write_atomically(folder / "README.md", lambda p: p.write_text(text + "\n", encoding="utf-8"))
+    return text
+
+
+def _home(name: str, out: Path, *, fast: bool) -> Path:
+    """Where the records of a reproduction lie."""
+    return out / f"{known(name).of or name}{'-quick' * fast}"
+
+
+def _has(entry: Reproduction, home: Path, key: str) -> bool:
+    return not entry.weights or (home / "runs" / key / LAST).exists()
+
+
+def _fraction(part: str) -> tuple[int, int]:
+    index, _, count = part.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise ValueError(f"a part is written as 2/4, the second of four; got {part!r}.")
+    return int(index) - 1, int(count)
+
+
+def _copy_recorded(missing: Runs, home: Path) -> Runs:
+    """Copies what another reproduction has on record under the very same config; returns what is still missing."""
+    if not missing:
+        return {}
+    elsewhere = list(_on_record(home.parent))
+    left = {}
+    for key, config in missing.items():
+        same = next((path for path, other in elsewhere if other == config), None)
+        if same is None:
+            left[key] = config
+        else:
+            write_json(home / f"{key}.json", read_json(same))
+    return left
+
+
+def _on_record(out: Path) -> Iterator[tuple[Path, Config]]:
+    """Every record, and its config."""
+    for path in sorted(out.glob("*/**/*.json")):
+        if path.relative_to(out).parts[1] != "runs":
+            with suppress(ValueError, KeyError, TypeError):  # no record, or one of a config that exists no more
+                yield path, from_dict(Config, read_json(path)["config"])
+
+
+def _trained(missing: Runs, out: Path) -> dict[str, Path]:
+    """Run folders, of any reproduction, whose training is that of a missing run, tested otherwise."""
+    if not missing:
+        return {}
+    trainings = {}
+    for path in sorted(out.glob(f"*/runs/**/{CONFIG}")):
+        if (path.parent / "evaluation.json").exists() and (path.parent / LAST).exists():
+            trainings[path.parent] = read(path)
+    found = {}
+    for key, config in missing.items():
+        same = (folder for folder, other in trainings.items() if replace(other, test=config.test) == config != other)
+        if folder := next(same, None):
+            found[key] = folder
+    return found

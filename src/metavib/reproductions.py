@@ -1,0 +1,275 @@
+"""The runs behind each table and figure of the paper, by name, and how their records are shown.
+
+Runs stand in the order "most telling first", so that whoever stops early has the best part. A run's name says what it
+is, `<column>/<row>-<shots>-seed<n>` in full (`cub/gp-vib-linear-5-seed0`), so that patterns pick columns, methods,
+shots and seeds.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from metavib import checkpoint, plots, recipes, tables
+from metavib.config import Config
+from metavib.strict import override
+from metavib.train import LAST
+
+Records = dict[str, Any]
+Runs = dict[str, Config]
+Show = Callable[[Records, Path], str]
+
+SEEDS = 10  # the most trainings a cell can have: as many as the paper has anywhere
+COLUMNS = ("omniglot-emnist", "mini-imagenet", "cub", "mini-imagenet-cub")  # of table 2, most telling first
+BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
+# Rows of the paper's longer version: name -> method and kernel.
+FURTHER = {
+    "gp-vib-linear": ("gp-vib", "linear"),
+    "gp-vib-cosine": ("gp-vib", "cosine"),
+    "maml": ("maml", "linear"),
+    "stochastic-maml": ("stochastic-maml", "linear"),
+    "gp-maml-linear": ("gp-maml", "linear"),
+    "gp-maml-cosine": ("gp-maml", "cosine"),
+}
+_GPU = {"device": "cuda", "precision": "tf32"}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure.
+
+    Args:
+        about: what it is, in a line.
+        configs: the runs it needs, by name; takes a number of seeds where it is seeded.
+        show: from the records and the folder to write into to Markdown; figures go into that folder.
+        quick: patterns of the runs that a quick version makes.
+        seeded: whether seeds are runs of their own (sinusoids have their repeats side by side in one run).
+        of: the reproduction whose runs and records it shows, where it has none of its own.
+        weights: whether the trained models are needed too, and not the records alone.
+    """
+
+    about: str
+    configs: Callable[..., Runs]
+    show: Show
+    quick: str = "*"
+    seeded: bool = False
+    of: str = ""
+    weights: bool = False
+
+    def every(self) -> Runs:
+        """All runs that may be on record, whatever number of seeds was asked for."""
+        return self.configs(SEEDS) if self.seeded else self.configs()
+
+
+# Sinusoids
+
+
+def table_1() -> Runs:
+    """Sinusoids: the paper's four methods, and our improved GP-VIB; 10 repeats of each."""
+    methods = ("maml", "stochastic-maml", "gp-vib", "gp-maml")
+    configs = {method: recipes.recipe("sinusoid", method) for method in methods}
+    configs["gp-vib-improved"] = recipes.improved("sinusoid", "gp-vib")
+    return {name: replace(config, repeats=10) for name, config in configs.items()}
+
+
+def improved_sinusoid() -> Runs:
+    """What brought the error of GP-VIB on sinusoids down, one change after the other; 5 repeats of each."""
+    base = override(recipes.recipe("sinusoid", "gp-vib"), {"model.reach": None, "repeats": 5})
+    steps: dict[str, dict[str, Any]] = {
+        "gp-vib-plain": {},
+        "gp-vib-reach": {"model.reach": 5.0},
+        "gp-vib-reach-cosine": {"model.reach": 5.0, "train.schedule": "cosine"},
+        "gp-vib-reach-cosine-lr": {"model.reach": 5.0, "train.schedule": "cosine", "train.lr": 2e-3},
+    }
+    configs = {name: override(base, step) for name, step in steps.items()}
+    return {**configs, "gp-vib-all": replace(recipes.improved("sinusoid", "gp-vib"), repeats=5)}
+
+
+def figure_2() -> Runs:
+    """GP-VIB on one sinusoid with K = 1, 2, 3, 4, 5, 7 points."""
+    return {"gp-vib": recipes.recipe("sinusoid", "gp-vib")}
+
+
+# Images
+
+
+def table_2(seeds: int | None = None) -> Runs:
+    """The paper's main table: every column and method, and recipes of our own; 3 trainings of GP-VIB, 1 of others."""
+    ours_first = sorted(tables.MAIN_TABLE, key=lambda row: not row.startswith("gp-vib"))
+    runs: Runs = {}
+    for column in COLUMNS:
+        cells: Runs = {}
+        for row, shots in product(ours_first, (1, 5)):
+            method, kernel = tables.MAIN_TABLE[row]
+            cells[f"{row}-{shots}"] = recipes.recipe(column, method, shots=shots, kernel=kernel)
+            if recipes.has_improved(column, method):
+                config = recipes.improved(column, method, shots=shots, kernel=kernel)
+                cells[f"{row}-improved-{shots}"] = config
+                if column == "omniglot-emnist" and (row, shots) == ("gp-vib-linear", 1):
+                    cells[f"{row}-improved-unaugmented-{shots}"] = override(config, {"tasks.augment": False})
+        runs |= {f"{column}/{name}": config for name, config in _seeded(cells, seeds)}
+    return runs
+
+
+def _seeded(cells: Runs, seeds: int | None) -> Iterator[tuple[str, Config]]:
+    """All cells with the first seed, then those that are trained more often with the next, on a GPU."""
+    for seed in range(SEEDS):
+        for name, config in cells.items():
+            if seed < (seeds or (3 if config.method == "gp-vib" and "unaugmented" not in name else 1)):
+                yield f"{name}-seed{seed}", override(config, {"seed": seed, **_GPU})
+
+
+def glyphs() -> Runs:
+    """The methods of the paper's main table on the built-in characters, 5-way 1- and 5-shot."""
+    configs = {}
+    for name, (method, kernel) in tables.MAIN_TABLE.items():
+        for shots in (1, 5):
+            configs[f"{name}-{shots}"] = recipes.recipe("glyphs", method, shots=shots, kernel=kernel)
+    return configs
+
+
+def omniglot(seeds: int | None = None) -> Runs:
+    """Omniglot 5-way with 1 and 5 shots, the rows of the paper's longer version."""
+    return dict(_seeded(_grid("omniglot", FURTHER, (1, 5)), seeds or 1))
+
+
+def augmented_omniglot(seeds: int | None = None) -> Runs:
+    """Augmented Omniglot, 20-way 15-shot; tested with 300 support points, and with 2,000 augmented ones streamed."""
+    cells = _grid("augmented-omniglot", FURTHER, (15,))
+    return dict(_seeded({name: override(c, {"test.shots": [15, 100]}) for name, c in cells.items()}, seeds or 1))
+
+
+def beta(seeds: int | None = None) -> Runs:
+    """GP-VIB against beta: sinusoids, 5 repeats of each; Omniglot to EMNIST with 5 shots and with 1, linear kernel."""
+    base = replace(recipes.recipe("sinusoid", "gp-vib"), repeats=5)
+    runs = {f"sinusoid/beta-{beta:g}": override(base, {"train.beta": beta}) for beta in BETAS}
+    cells: Runs = {}
+    for shots, beta in product((5, 1), BETAS):
+        config = recipes.recipe("omniglot-emnist", "gp-vib", shots=shots)
+        cells[f"beta-{beta:g}-{shots}"] = override(config, {"train.beta": beta})
+    return runs | {f"omniglot-emnist/{name}": config for name, config in _seeded(cells, seeds or 1)}
+
+
+def shots(seeds: int | None = None) -> Runs:
+    """Accuracy against K = 1 ... 20 at meta-test on Omniglot to EMNIST, of methods trained with 1 shot and with 5."""
+    rows = ("gp-vib-linear", "gp-vib-cosine", "proto-net", "maml", "dkt-linear")
+    cells = _grid("omniglot-emnist", {row: tables.MAIN_TABLE[row] for row in rows}, (1, 5))
+    changes = {"test.shots": list(range(1, 21)), "test.tasks": 1_000}
+    return dict(_seeded({name: override(config, changes) for name, config in cells.items()}, seeds or 1))
+
+
+def inner_steps(seeds: int | None = None) -> Runs:
+    """GP+MAML and MAML on Omniglot against the number of inner steps at test."""
+    rows = ("gp-maml-linear", "maml", "gp-maml-cosine")
+    cells = _grid("omniglot", {row: FURTHER[row] for row in rows}, (1, 5))
+    changes = {"test.inner_steps": [0, 1, 2, 3, 4, 5, 7, 10]}
+    return dict(_seeded({name: override(config, changes) for name, config in cells.items()}, seeds or 1))
+
+
+def _grid(experiment: str, rows: dict[str, tuple[str, str]], shots: Iterable[int]) -> Runs:
+    return {
+        f"{row}-{k}": recipes.recipe(experiment, method, shots=k, kernel=kernel)
+        for (row, (method, kernel)), k in product(rows.items(), shots)
+    }
+
+
+# What they look like
+
+
+def _show_figure_2(records: Records, folder: Path) -> str:
+    weights = folder / "runs" / "gp-vib" / LAST
+    if weights.exists():
+        saved = checkpoint.load(weights)
+        plots.save(plots.predictions(checkpoint.restore_model(saved), saved.config), folder / "figure-2.png")
+    return "![One task with more and more points](figure-2.png)\n\n" + tables.table_1(records)
+
+
+def _show_calibration(records: Records, folder: Path) -> str:
+    parts = [tables.calibration(records)]
+    for column in COLUMNS:
+        found = {n.removeprefix(f"{column}/"): r for n, r in records.items() if n.startswith(f"{column}/")}
+        if found:
+            plots.save(plots.reliability(found), folder / f"{column}.png")
+            parts.append(f"![Reliability, {column}]({column}.png)")
+    return "\n\n".join(parts)
+
+
+def _table(made: Callable[[Records], str]) -> Show:
+    """A table alone."""
+    return lambda records, folder: made(records)
+
+
+def _with_figure(made: Callable[[Records], str], drawn: Callable[[Records], Figure], caption: str, file: str) -> Show:
+    """A table, and a figure of the same records."""
+
+    def show(records: Records, folder: Path) -> str:
+        plots.save(drawn(records), folder / file)
+        return f"{made(records)}\n\n![{caption}]({file})"
+
+    return show
+
+
+REPRODUCTIONS = {
+    "table-1": Reproduction("sinusoids, mean squared error", table_1, _table(tables.table_1)),
+    "figure-2": Reproduction("one sinusoid with 1 to 7 points", figure_2, _show_figure_2, weights=True),
+    "table-2": Reproduction(
+        "5-way classification: CUB, mini-ImageNet, Omniglot to EMNIST, mini-ImageNet to CUB",
+        table_2,
+        _table(tables.table_2),
+        quick="omniglot-emnist/*-5-seed0,*/gp-vib-linear-1-seed0",
+        seeded=True,
+    ),
+    "omniglot": Reproduction(
+        "Omniglot 5-way, accuracy and NLL", omniglot, _table(tables.omniglot), quick="*-1-seed0", seeded=True
+    ),
+    "augmented-omniglot": Reproduction(
+        "20-way 15-shot within alphabets, and 2,000 streamed points",
+        augmented_omniglot,
+        _table(tables.augmented_omniglot),
+        seeded=True,
+    ),
+    "beta": Reproduction(
+        "GP-VIB against beta",
+        beta,
+        _with_figure(tables.beta, plots.beta_curve, "Against beta", "beta.png"),
+        quick="sinusoid/beta-0.001,sinusoid/beta-1,omniglot-emnist/beta-1-5-seed0",
+        seeded=True,
+    ),
+    "shots": Reproduction(
+        "accuracy against K = 1 ... 20",
+        shots,
+        _with_figure(tables.shots, plots.shots_curve, "Accuracy against shots", "shots.png"),
+        quick="gp-vib-linear-1-seed0,maml-1-seed0",
+        seeded=True,
+    ),
+    "inner-steps": Reproduction(
+        "MAML and GP+MAML against inner steps at test",
+        inner_steps,
+        _with_figure(tables.inner_steps, plots.inner_steps_curve, "Accuracy against inner steps", "inner-steps.png"),
+        quick="*maml-1-seed0",
+        seeded=True,
+    ),
+    "calibration": Reproduction(
+        "NLL, ECE and reliability of table-2's runs",
+        table_2,
+        _show_calibration,
+        quick="omniglot-emnist/*-5-seed0",
+        seeded=True,
+        of="table-2",
+    ),
+    "improved-sinusoid": Reproduction(
+        "what our recipe for sinusoids changed",
+        improved_sinusoid,
+        _table(tables.sinusoids),
+        quick="gp-vib-plain,gp-vib-all",
+    ),
+    "glyphs": Reproduction(
+        "built-in characters, every method",
+        glyphs,
+        _with_figure(tables.images, plots.reliability, "Reliability", "reliability.png"),
+        quick="gp-vib-*,proto-net-*",
+    ),
+}
