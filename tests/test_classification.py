@@ -82,10 +82,10 @@ def drawn(config: Config, monkeypatch) -> dict[str, list[Task]]:
     here = world(config)
     predict = Classification._predict
 
-    def spy(self, model, episodes, advance=None):
+    def spy(self, model, episodes, **options):
         episodes = list(episodes)
         shown.setdefault(stage, []).extend(episodes)
-        return predict(self, model, episodes, advance)
+        return predict(self, model, episodes, **options)
 
     monkeypatch.setattr(Classification, "_predict", spy)
     model = build.model(config)

@@ -6,6 +6,26 @@ import torch
 from torch import Generator, Tensor
 
 
+class Noted:
+    """A generator, and the shapes of all that was drawn from it."""
+
+    def __init__(self, generator: Generator) -> None:
+        self.generator = generator
+        self.shapes: list[tuple[int, ...]] = []
+
+
+class Drawn:
+    """Base samples drawn beforehand, used up in order: compiled code cannot draw from a generator."""
+
+    def __init__(self, samples: list[Tensor]) -> None:
+        self.samples, self.used = samples, 0
+
+    def take(self) -> Tensor:
+        """The next of them."""
+        self.used += 1
+        return self.samples[self.used - 1]
+
+
 class Portion(NamedTuple):
     """A generator that draws for many tasks, of which an equal portion is here: what it draws for others is dropped.
 
@@ -30,7 +50,7 @@ class Portion(NamedTuple):
         return standard_normal(whole, self.generator, like=like).narrow(self.axis, here * self.index, here)
 
 
-Noise = Generator | Portion | Tensor | None
+Noise = Generator | Portion | Noted | Drawn | Tensor | None
 
 
 def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Tensor:
@@ -38,12 +58,18 @@ def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Te
 
     Args:
         shape: the shape wanted.
-        noise: a `torch.Generator` to draw from, or a tensor of base samples broadcastable to `shape` in all but its
-            first dimension, whose length then replaces `shape[0]`.
+        noise: a `torch.Generator` to draw from (or `Noted`, the same with a memory), samples `Drawn` beforehand, or a
+            tensor of base samples broadcastable to `shape` in all but its first dimension, whose length then replaces
+            `shape[0]`.
         like: gives dtype and device.
     """
     if isinstance(noise, Generator):
         return torch.randn(shape, generator=noise, dtype=like.dtype, device=like.device)
+    if isinstance(noise, Drawn):
+        return noise.take()
+    if isinstance(noise, Noted):
+        noise.shapes.append(shape)
+        return standard_normal(shape, noise.generator, like=like)
     if isinstance(noise, Portion):
         return noise.take(shape, like=like)
     if isinstance(noise, Tensor):

@@ -25,6 +25,7 @@ import torch
 
 from metavib import build, checkpoint
 from metavib.capture import replayed
+from metavib.compiled import compiled
 from metavib.config import Config, read
 from metavib.distributed import ALONE, Ranks
 from metavib.experiments import Experiment, experiment
@@ -92,6 +93,7 @@ def train(
         tasks = world.sample(shape, streams["tasks"])
         return ascend(objective, model, tasks, optimiser, beta=options.beta, noise=streams["noise"])
 
+    objective = compiled(objective, config.device) if ranks.count == 1 else objective
     take_step = replayed(one_step, config.device, streams.values()) if ranks.count == 1 else one_step
     clock = time.monotonic()
     show = ranks.first and not quiet
@@ -185,10 +187,11 @@ def _forget_moments(optimiser: torch.optim.Adam) -> None:
 def _set_rates(optimiser: torch.optim.Adam, factor: float) -> None:
     for group in optimiser.param_groups:
         rate = group["peak"] * factor
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(rate)
-        else:
+        if not isinstance(group["lr"], torch.Tensor):
             group["lr"] = rate
+        elif rate != group.get("now"):  # a launch of its own each time, and most schedules are constant
+            group["lr"].fill_(rate)
+            group["now"] = rate
 
 
 def prepare(config: Config, folder: Path, *, resume: bool) -> None:

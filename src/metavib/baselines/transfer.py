@@ -72,7 +72,7 @@ class CommonHead(Encoder):
     ) -> Encoding:
         """The same point mass for every task."""
         _, phi_v = prior.features(support, query)
-        return Encoding(HeadWeights(self.head, dict(self.weights), support.batch_shape), phi_v)
+        return Encoding(HeadWeights(self.head, dict(self.weights.items()), support.batch_shape), phi_v)
 
 
 class SGD(NamedTuple):

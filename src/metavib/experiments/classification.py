@@ -7,6 +7,7 @@ points. None of these is a spread over trainings: that one is a standard deviati
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -24,6 +25,7 @@ from metavib.augment import (
     Transform,
 )
 from metavib.baselines import AllWay
+from metavib.capture import replayed
 from metavib.config import BOUND, TRANSFER, Config, TasksConfig
 from metavib.data import Labelled, Splits, experiments
 from metavib.data.folder import folder_splits
@@ -37,7 +39,7 @@ from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Task
 
-CHUNK = {"cpu": 25, "cuda": 100}  # episodes at once
+CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
 
 
 @final
@@ -57,10 +59,11 @@ class Classification(Experiment):
         for ways in (config.tasks.ways, config.test.ways or config.tasks.ways):
             _check_likelihood(config, ways)
         self.config, self.dtype = config, build.DTYPES[config.precision]
-        self.chunk = CHUNK[torch.device(config.device).type]
+        self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // max(config.tasks.size, 28) ** 2)
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
         self.source = self._training()
         self._validation: dict[tuple[int, int], list[Task]] = {}
+        self._scores: _Scores | None = None
 
     def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
         """Training episodes (mini-batches of all classes, in the methods that transfer)."""
@@ -68,11 +71,11 @@ class Classification(Experiment):
 
     def validate(self, model: Model) -> dict[str, float]:
         """Accuracy and NLL on the validation episodes, always the same ones."""
-        tasks = self.config.tasks
-        p, y, mask = self._predict(self._at_validation(model), self._validation_tasks(tasks.ways, tasks.shots))
+        if self._scores is None or self._scores.model is not model:
+            self._scores = _Scores(self, model)
+        accuracy, nll = map(float, self._scores())
         model.train()
-        accuracy = float(metrics.accuracy(p, y, mask).mean())
-        return {"accuracy": accuracy, "nll": float(metrics.nll(p, y, mask).mean()), "score": accuracy}
+        return {"accuracy": accuracy, "nll": nll, "score": accuracy}
 
     def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
@@ -85,7 +88,7 @@ class Classification(Experiment):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
                 episodes = fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self.chunk)
                 with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
-                    p, y, mask = self._predict(tested, episodes, advance)
+                    p, y, mask = self._predict(tested, episodes, advance=advance)
                 row: dict[str, Any] = {
                     "ways": ways,
                     "shots": shots,
@@ -136,15 +139,20 @@ class Classification(Experiment):
             self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=self.chunk))
         return self._validation[ways, shots]
 
-    def _at_validation(self, model: Model) -> Model:
-        return build.at_test(model, self.config) if self.config.method in TRANSFER else model.eval()
+    def _validation_scores(self, model: Model, noise: Generator) -> tuple[Tensor, Tensor]:
+        tasks = self.config.tasks
+        tested = build.at_test(model, self.config) if self.config.method in TRANSFER else model.eval()
+        p, y, mask = self._predict(tested, self._validation_tasks(tasks.ways, tasks.shots), noise=noise)
+        return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean()
 
     @torch.no_grad()
-    def _predict(self, model: Model, episodes: Iterable[Task], advance: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(
+        self, model: Model, episodes: Iterable[Task], *, noise: Generator | None = None, advance: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Probabilities, labels and masks of all query points, `(episodes, v, ...)`."""
+        noise = noise or seeded(TEST, device=self.config.device)
         likelihood = model.likelihood
         assert isinstance(likelihood, ClassLikelihood)
-        noise = seeded(TEST, device=self.config.device)
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         done = 0
         for tasks in episodes:
@@ -155,6 +163,21 @@ class Classification(Experiment):
                 advance(done)
         p, y, mask = (torch.cat(column) for column in zip(*parts, strict=True))
         return p, y, mask
+
+
+class _Scores:
+    """Mean accuracy and NLL of one model on the validation episodes: on a GPU recorded once, and replayed."""
+
+    def __init__(self, world: Classification, model: Model) -> None:
+        self.model, self.noise = model, seeded(TEST, device=world.config.device)
+        step = partial(world._validation_scores, model, self.noise)
+        # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
+        fixed_memory = world.config.method not in TRANSFER
+        self.step = replayed(step, world.config.device, [self.noise]) if fixed_memory else step
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        self.noise.manual_seed(self.noise.initial_seed())  # the same draws every time
+        return self.step()
 
 
 def _check_likelihood(config: Config, ways: int) -> None:
