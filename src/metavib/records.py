@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from metavib.config import Config
+from metavib.config import Config, TasksConfig
+from metavib.files import read_json
 from metavib.strict import to_dict
 
 
@@ -31,9 +32,36 @@ def record(config: Config, evaluation: dict[str, Any], metrics: list[dict[str, A
         ],
         "commit": commit(),
         "machine": machine(config.device),
+        "data": data(config.tasks),
         "versions": {name: _version(name) for name in ("metavib", "torch", "numpy")}
         | {"python": sys.version.split()[0]},
     }
+
+
+def data(tasks: TasksConfig) -> dict[str, str] | str | None:
+    """SHA-256 of the data files by name; "generated" where the seed makes the data; None where they cannot be read.
+
+    Files that went away during a long training are no reason to lose its record.
+    """
+    from metavib.data import EXPERIMENTS, checksums  # readers of images, not needed by every command
+
+    try:
+        if tasks.name in EXPERIMENTS:
+            return checksums.checksums(tasks.name, tasks.root)
+        if tasks.name == "images" and tasks.root is not None:
+            return {Path(tasks.root).name: checksums.checksum(Path(tasks.root))}
+    except OSError:
+        return None
+    if tasks.name == "table":
+        return {Path(tasks.table.csv or "").name: tasks.table.digest}
+    return "generated"
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The records in a folder by run name, in alphabetical order; run folders hold none that are kept."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*.json"))
+    names = sorted(path.with_suffix("").as_posix() for path in paths if path.parts[0] != "runs")
+    return {name: read_json(folder / f"{name}.json") for name in names}
 
 
 def machine(device: str) -> str:

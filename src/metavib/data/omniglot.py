@@ -12,7 +12,7 @@ import numpy as np
 
 from metavib.data.archive import damaged, decode_image, members
 from metavib.data.cache import cached
-from metavib.data.catalog import find
+from metavib.data.catalog import Found, find
 from metavib.data.characters import SIDE, character
 from metavib.data.labelled import Labelled, labelled
 from metavib.data.packed import read_npz
@@ -39,9 +39,7 @@ def omniglot(*, root: Path | str | None = None, cache: Path | str | None = None,
         crop: how a drawing becomes 28 x 28; see `metavib.data.characters.character`. Cropping starts from
             the 105 x 105 drawings wherever they are present.
     """
-    # Without cropping all four give the same pixels; with it, the 28 x 28 form is the last resort.
-    prefer = ("packed-105", "zip", "folder", "packed-28") if crop else ("packed-28", "packed-105", "zip", "folder")
-    form, files = find("omniglot", root, prefer=prefer)
+    form, files = sources(root, crop=crop)
 
     def build() -> Labelled:
         if form.startswith("packed"):
@@ -49,6 +47,12 @@ def omniglot(*, root: Path | str | None = None, cache: Path | str | None = None,
         return _published(files, crop)
 
     return cached("omniglot-crop" if crop else "omniglot", files, build, root=cache)
+
+
+def sources(root: Path | str | None = None, *, crop: bool = False) -> Found:
+    """The files that are read. Without cropping all forms give the same pixels; with it, 28 x 28 is the last resort."""
+    prefer = ("packed-105", "zip", "folder", "packed-28") if crop else ("packed-28", "packed-105", "zip", "folder")
+    return find("omniglot", root, prefer=prefer)
 
 
 def alphabet(name: str) -> str:
