@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from metavib import build, checkpoint, cli_config, cli_daily, cli_tune, distributed, plots, recipes, records, tables
+from metavib import (
+    build,
+    checkpoint,
+    cli_config,
+    cli_daily,
+    cli_report,
+    cli_tune,
+    distributed,
+    plots,
+    recipes,
+    records,
+    tables,
+)
 from metavib import reproduce as reproductions
 from metavib import train as training
 from metavib.config import METHODS, Config
@@ -239,7 +251,7 @@ def data(
             print_markdown(f"\n**{e.name}**: {e.remedy}")
 
 
-for command in (cli_daily.adapt, cli_daily.update, cli_daily.predict, cli_tune.tune):
+for command in (cli_daily.adapt, cli_daily.update, cli_daily.predict, cli_tune.tune, cli_report.report):
     app.command()(command)
 
 

@@ -1,12 +1,11 @@
-"""How the records of each reproduction are shown: its tables and its figures, for its own folder and for the report."""
+"""How the records of each reproduction are shown: its tables and its figures, as the report has them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from metavib import grids, plots, tables
+from metavib import grids, plots
 from metavib.grids import Grid
 from metavib.grids.grid import EXPERIMENTS, by_experiment, ordered
 
@@ -48,17 +47,6 @@ class Display(NamedTuple):
     of: str = ""
     order: tuple[str, ...] = ()
     empty: bool = False
-
-
-def show(name: str, records: Records, folder: Path) -> str:
-    """Draws the figures of a reproduction into a folder and returns it in Markdown."""
-    display = DISPLAYS[name]
-    parts = []
-    for drawing in display.drawings(records):
-        if drawing.draw is not None:
-            plots.save(drawing.draw(), folder / drawing.file)
-        parts.append(f"![{drawing.caption}]({drawing.file})")
-    return "\n\n".join([*map(tables.grid, display.grids(records)), *parts])
 
 
 def _comparison(records: Records) -> list[Drawing]:

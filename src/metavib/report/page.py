@@ -53,7 +53,7 @@ def _glance(sections: list[Section]) -> str:
     rows = []
     for section in sections:
         counts = [(verdict, section.counts[verdict]) for verdict in (ABOVE, AT, BELOW, NOT_RUN)]
-        cells = "".join(f'<td class="{_class(v) if n else ""}">{n}</td>' for v, n in counts)
+        cells = "".join(f'<td class="{_class(v) if n else ""}">{n or ""}</td>' for v, n in counts)
         link = f'<a href="#{section.name}">{escape(section.title)}</a>'
         rows.append(f"<tr><th>{link}</th><td>{len(section.records)}</td>{cells}</tr>")
     head = ("section", "runs", "above ▲", "at", "below ▼", "not run")
@@ -108,17 +108,18 @@ def _section(section: Section, figures: Mapping[str, bytes]) -> str:
             f'<figure><div class="scroll"><img alt="{escape(caption)}" src="{_inline(figures[path])}"></div>'
             f"<figcaption>{escape(caption)}.</figcaption></figure>"
         )
-    for grid in section.grids:
-        parts.append(f"<h3>{escape(grid.title)}</h3>" if grid.title else "")
-        rows = [f"<tr><th>{escape(row.label)}</th>{''.join(map(_cell, row.cells))}</tr>" for row in grid.rows]
-        parts.append(_table(grid.header, rows))
-        parts.append(f'<p class="note">{escape(grid.note)}</p>' if grid.note else "")
-    if not section.grids:
-        parts.append('<p class="not-run">not run</p>')
+    parts.append(f'<div class="grids">{"".join(map(_grid, section.grids)) or NOT_RUN}</div>')
     if section.notes:
         notes = (f"<li><strong>{escape(about)}:</strong> {escape(text)}</li>" for about, text in section.notes)
         parts.append(f"<h3>Notes</h3><ul>{''.join(notes)}</ul>")
     return "".join(parts)
+
+
+def _grid(grid: Grid) -> str:
+    title = f"<h3>{escape(grid.title)}</h3>" if grid.title else ""
+    rows = [f"<tr><th>{escape(row.label)}</th>{''.join(map(_cell, row.cells))}</tr>" for row in grid.rows]
+    note = f'<p class="note">{escape(grid.note)}</p>' if grid.note else ""
+    return f"<div>{title}{_table(grid.header, rows)}{note}</div>"
 
 
 def _cell(cell: Cell | str) -> str:
