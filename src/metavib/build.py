@@ -79,6 +79,7 @@ def _bound(config: Config, phi: Backbone) -> Model:
         rate=options.inner_rate,
         first_order=options.first_order,
         recompute=options.recompute,
+        points=options.inner_points,
     )
     if config.method == "maml":
         return methods.maml(phi, p_y, descent=descent)

@@ -64,6 +64,9 @@ class TasksConfig:
         augment: random crops, colours and flips of training images; random motions of characters.
         jitter: strength of the changes in brightness, contrast and colour.
         degrees, zoom, shift: the motions: largest rotation, range of scales, largest shift in image sides.
+        alphabets: the classes of a task are of one alphabet, the part of a class name before its first `/`; more shots
+            than pictures of a class are further draws of the augmentation.
+        augment_test: augment the images of validation and test too.
         rotations: 90 degree rotations as classes of their own (Omniglot to EMNIST; Omniglot always has them).
         root: folder of the dataset; None: `$METAVIB_DATA`, else `data`.
         inputs: length of an input vector, where inputs are vectors.
@@ -86,6 +89,8 @@ class TasksConfig:
     degrees: float = 30.0
     zoom: tuple[float, ...] = (0.8, 1.2)
     shift: float = 0.1
+    alphabets: bool = False
+    augment_test: bool = False
     rotations: bool = False
     root: str | None = None
     inputs: int = 1
@@ -115,6 +120,7 @@ class ModelConfig:
         noise, noise_floor, learn_noise: the noise variance of a real-valued likelihood.
         samples: Monte Carlo samples of the softmax likelihood.
         inner_steps, inner_rate, first_order: the gradient encoders' descent.
+        inner_points: support points that an inner step looks at, others at each step; 0: all.
         recompute: make the inside of each inner step again in the backward pass instead of keeping it: less memory.
         weight_variance: starting value of s in stochastic MAML.
         prior_variance: where set, the prior has a variance of its own that starts here.
@@ -147,6 +153,7 @@ class ModelConfig:
     inner_rate: float = 0.01
     first_order: bool = False
     recompute: bool = False
+    inner_points: int = 0
     weight_variance: float = 1e-4
     prior_variance: float | None = None
     weight_samples: int = 1

@@ -40,13 +40,12 @@ class ComposedEncoder(Encoder):
         noise: Noise = None,
     ) -> Encoding:
         r"""The GP's posterior under each task's own features $\phi(\cdot; \psi)$."""
-        counts = support.mask.sum(-1).clamp(min=1)
 
-        def objective(psi: Weights) -> Tensor:
-            q = self.gp(support, points(support), prior, likelihood, noise, weights=psi)
-            return bound(q, likelihood, support, beta=self.beta, noise=noise).value / counts
+        def objective(psi: Weights, part: Examples) -> Tensor:
+            q = self.gp(part, points(part), prior, likelihood, noise, weights=psi)
+            return bound(q, likelihood, part, beta=self.beta, noise=noise).value / part.mask.sum(-1).clamp(min=1)
 
         modules = (prior.kernel, self.gp, likelihood)
         depends_on = (*(p for module in modules for p in module.parameters()), *differentiable(support))
-        psi = self.descent(prior.network, support.batch_shape, objective, depends_on=depends_on, noise=noise)
+        psi = self.descent(prior.network, support, objective, depends_on=depends_on, noise=noise)
         return self.gp(support, query, prior, likelihood, noise, weights=psi)

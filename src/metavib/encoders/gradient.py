@@ -7,12 +7,13 @@ section 7).
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from metavib.encoders.encoder import Encoder
-from metavib.encoders.recompute import random_streams, recomputed
+from metavib.encoders.recompute import Step, random_streams, recomputed
 from metavib.inputs import Inputs, Points
 from metavib.likelihoods import Likelihood
 from metavib.noise import Noise
@@ -33,21 +34,31 @@ class Descent(nn.Module):
             (eq. 24).
         recompute: keep only the weights after each step, and make the rest of it again when the bound is
             differentiated: the same gradient in the memory of about one step, for the time of a second descent.
+        points: support points that a step looks at; 0 for all.
     """
 
     def __init__(
-        self, *, steps: int = 1, rate: float = 0.01, first_order: bool = False, recompute: bool = False
+        self,
+        *,
+        steps: int = 1,
+        rate: float = 0.01,
+        first_order: bool = False,
+        recompute: bool = False,
+        points: int = 0,
     ) -> None:
         super().__init__()
         if steps < 0 or not rate > 0:
             raise ValueError(f"inner steps must be >= 0 and their size > 0; got steps={steps}, rate={rate}.")
+        if points < 0:
+            raise ValueError(f"an inner step looks at a number of points, or at all for 0; got points={points}.")
         self.steps, self.rate, self.first_order, self.recompute = steps, rate, first_order, recompute
+        self.points = points
 
     def forward(
         self,
         network: Network,
-        batch_shape: torch.Size,
-        objective: Callable[[Weights], Tensor],
+        support: Examples,
+        objective: Callable[[Weights, Examples], Tensor],
         *,
         depends_on: Iterable[Tensor],
         noise: Noise = None,
@@ -56,33 +67,48 @@ class Descent(nn.Module):
 
         Args:
             network: whose weights.
-            batch_shape: of the tasks.
-            objective: a number a task for weights a task.
+            support: of the tasks.
+            objective: a number a task for weights a task and points of its support.
             depends_on: the tensors besides the weights that the objective is to be differentiated for.
             noise: what the objective draws from.
         """
-        theta = network.per_task(batch_shape)
-        gradient = torch.func.grad(lambda psi: objective(psi).sum())  # tasks do not share weights: no cross terms
+        theta = network.per_task(support.batch_shape)
 
-        def step(psi: Weights) -> Weights:
-            slope = gradient(psi)
+        def step(psi: Weights, i: int) -> Weights:
+            part = self.part(support, i)
+            slope = torch.func.grad(lambda psi: objective(psi, part).sum())(
+                psi
+            )  # tasks share no weights: no cross terms
             return {name: p + self.rate * slope[name] for name, p in psi.items()}
 
+        steps: list[Step] = [partial(step, i=i) for i in range(self.steps)]
         if self.first_order:
             start = {name: p.detach() for name, p in theta.items()}
             with torch.no_grad():
-                psi = self._ascend(start, step)
+                psi = _ascend(start, steps)
             return {name: theta[name] + (psi[name] - start[name]) for name in theta}
         if self.recompute:
-            return self._ascend(
-                theta, recomputed(step, depends_on=depends_on, generators=random_streams(network, noise))
-            )
-        return self._ascend(theta, step)
+            streams, others = random_streams(network, noise), list(depends_on)
+            steps = [recomputed(step, depends_on=others, generators=streams) for step in steps]
+        return _ascend(theta, steps)
 
-    def _ascend(self, psi: Weights, step: Callable[[Weights], Weights]) -> Weights:
-        for _ in range(self.steps):
-            psi = step(psi)
-        return psi
+    def part(self, support: Examples, i: int) -> Examples:
+        """What step i looks at: all points, or some, spread evenly over the support, and the next ones at each step.
+
+        A support that lists its points class by class shows a step as many of each class, where there are as many
+        points to a step as classes, or a multiple of that.
+        """
+        n = support.size
+        if not 0 < self.points < n:
+            return support
+        places = (torch.arange(self.points, device=support.y.device) * (n // self.points) + i) % n
+        return Examples(*(t.index_select(support.y.ndim - 1, places) for t in support))
+
+
+def _ascend(psi: Weights, steps: Iterable[Step]) -> Weights:
+    for step in steps:
+        psi = step(psi)
+    return psi
 
 
 class GradientEncoder(Encoder):
@@ -151,14 +177,12 @@ class GaussianGradientEncoder(Encoder):
 
 def descend(descent: Descent, support: Examples, prior: WeightPrior, likelihood: Likelihood) -> Weights:
     r"""$\theta + \Delta(\theta, D_t)$ on the mean log likelihood of the support set."""
-    inputs = Inputs(support.x, support.mask, support.size)
 
-    def objective(psi: Weights) -> Tensor:
-        return mean_over_points(likelihood.log_prob(prior.network(inputs, psi), support.y), support.mask)
+    def objective(psi: Weights, part: Examples) -> Tensor:
+        f = prior.network(Inputs(part.x, part.mask, part.size), psi)
+        return mean_over_points(likelihood.log_prob(f, part.y), part.mask)
 
-    return descent(
-        prior.network, support.batch_shape, objective, depends_on=(*likelihood.parameters(), *differentiable(support))
-    )
+    return descent(prior.network, support, objective, depends_on=(*likelihood.parameters(), *differentiable(support)))
 
 
 def differentiable(support: Examples) -> list[Tensor]:
