@@ -11,8 +11,8 @@ One training alone says nothing about the spread between trainings. Its standard
 of one training of the same cell, and the error of its test episodes, $\sqrt{SD_\text{paper}^2 + (ci / 1.96)^2}$.
 
 What d leaves out: all trainings of ours are tested on the same episodes, whose own error (about 0.2 points of
-accuracy in 3000 episodes) is no part of $SD / \sqrt n$; and an SD over two or three trainings is itself known to
-within a factor of about two. So d says where to look, and is no test of significance.
+accuracy in 3000 episodes) is no part of $SD / \sqrt n$; and an SD over two or three trainings is itself known
+only very roughly. So d says where to look, and is no test of significance.
 """
 
 from collections.abc import Sequence

@@ -127,7 +127,8 @@ def _cell(cell: Cell | str) -> str:
         return f"<td{_not_run(cell)}>{escape(cell)}</td>"
     ours = f"<b>{escape(cell.text)}</b>" if cell.ours else "not run"
     paper = f"<small>paper {escape(cell.paper_text)}</small>" if cell.paper else ""
-    far = f'<small class="d">{escape(cell.difference_text)} se</small>' if cell.difference is not None else ""
+    d, _, mark = cell.difference_text.partition(" ")
+    far = f'<small class="d">{d} se {mark}</small>' if d else ""
     return f'<td class="{_class(cell.verdict)}">{ours}{paper}{far}</td>'
 
 

@@ -16,8 +16,8 @@ DIFFERENCE = (
     "▲ marks cells that are better than the paper by two standard errors or more, ▼ those that are worse; for errors "
     "and NLLs less is better, so there a negative difference is the better one.",
     "What it leaves out: all trainings of ours are tested on the same episodes, whose own error (about 0.2 points of "
-    "accuracy in 3,000 episodes) is no part of SD / √n; an SD over two or three trainings is itself known to within a "
-    "factor of about two; and with this many cells some lie beyond two standard errors by chance. The difference says "
+    "accuracy in 3,000 episodes) is no part of SD / √n; an SD over two or three trainings is itself known only very "
+    "roughly; and with this many cells some lie beyond two standard errors by chance. The difference says "
     "where to look, and is no test of significance.",
 )
 RECORDS = (
