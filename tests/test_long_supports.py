@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import cases
-from metavib import encoders, methods
+import tiny
+from metavib import build, encoders, methods
 from metavib.backbones import Conv4
 from metavib.encoders import Descent, SimplifiedSites
+from metavib.experiments.classification import Classification
 from metavib.kernels import RBF, BNCosine, Cosine, Linear
 from metavib.likelihoods import Softmax
 from metavib.tasks.task import Examples, Task
@@ -126,3 +128,26 @@ def test_steps_on_few_points_are_gradient_steps_on_those_points(recompute):
 def test_a_negative_number_of_points_is_refused():
     with pytest.raises(ValueError, match="at all for 0; got points=-1"):
         Descent(points=-1)
+
+
+def test_a_test_with_more_shots_than_pictures_streams_augmented_draws_of_them(seen):
+    """Augmented Omniglot in small: trained with 2 shots, tested with 2 and with 9, of classes with 8 pictures each."""
+    changes = dict(tasks__alphabets=True, tasks__augment=True, tasks__augment_test=True, test__shots=[2, 9])
+    world = Classification(tiny.glyphs(**changes), tiny.splits())
+    model = build.model(world.config)
+    seen.clear()
+    result = world.evaluate(model, quiet=True)
+    assert [row["shots"] for row in result["rows"]] == [2, 9]
+    assert set(seen[1:]) == {7, 9, 6}  # 27 points in parts of 7, and the 9 query points
+    source = world._episodes(world.splits.test, ways=3, shots=9, queries=1)
+    support = source.sample((), torch.Generator().manual_seed(0)).support
+    assert len(support.x.flatten(1).unique(dim=0)) == 27 and (source.shots, source.pictures) == (9, 2)
+
+
+def test_images_of_validation_and_test_move_only_where_that_is_asked_for():
+    """Two draws of the same episodes differ under `augment_test`, and training images are augmented either way."""
+    for moves in (False, True):
+        config = tiny.glyphs(tasks__augment=True, tasks__augment_test=moves)
+        world = Classification(config, tiny.splits())
+        source = world._episodes(world.splits.test, ways=3, shots=2, queries=3)
+        assert source.random == moves and world.source.random

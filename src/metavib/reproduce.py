@@ -35,6 +35,8 @@ def quick(config: Config) -> Config:
     changes |= {"train.log_every": max(1, steps // 20), "test.tasks": 10 if images else 100}
     if images:
         changes |= {"train.validation_tasks": 4, "train.tasks": min(2, config.train.tasks), "model.width": 8}
+        changes |= {"model.inner_steps": min(5, config.model.inner_steps)}
+        changes |= {"test.inner_steps": [min(10, steps) for steps in config.test.inner_steps]}
         changes |= {"device": "cpu", "precision": "float32", "model.head_epochs": 10, "model.samples": 50}
         changes |= {"tasks.name": "glyphs", "model.classes": GLYPH_CLASSES, "tasks.root": None}  # nothing to download
     return override(replace(config, repeats=min(2, config.repeats)), changes)

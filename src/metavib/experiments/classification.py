@@ -33,13 +33,14 @@ from metavib.data.glyphs import glyphs
 from metavib.experiments.experiment import TEST, VALIDATION, Experiment
 from metavib.likelihoods import ClassLikelihood
 from metavib.model import Model
-from metavib.noise import seeded
+from metavib.noise import Stream, seeded
 from metavib.progress import bar
 from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Task
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
+POINTS = 100  # query points of an episode that it counts as one
 
 
 @final
@@ -65,7 +66,7 @@ class Classification(Experiment):
         self._validation: dict[tuple[int, int], list[Task]] = {}
         self._scores: _Scores | None = None
 
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training episodes (mini-batches of all classes, in the methods that transfer)."""
         return self.source.sample(shape, generator).to(self.dtype)
 
@@ -86,7 +87,7 @@ class Classification(Experiment):
             source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
-                episodes = fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self.chunk)
+                episodes = fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self._at_once(ways))
                 with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
                     p, y, mask = self._predict(tested, episodes, advance=advance)
                 row: dict[str, Any] = {
@@ -101,6 +102,12 @@ class Classification(Experiment):
                     row |= {"temperature": temperature, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
+
+    def _at_once(self, ways: int) -> int:
+        """Test episodes at once: fewer where each makes many predictions, as with many weights drawn a task."""
+        test = self.config.test
+        draws = test.weight_samples if self.config.method == "stochastic-maml" else 1
+        return max(1, self.chunk * POINTS // max(POINTS, ways * test.queries * draws))
 
     def _training(self) -> TaskSource:
         tasks, data = self.config.tasks, self.splits.train
@@ -124,9 +131,11 @@ class Classification(Experiment):
         min_shots: int | None = None,
         transform: Transform | None = None,
     ) -> TaskSource:
-        transform = transform or evaluation_transform(self.config.tasks)
-        if self.config.tasks.name == "augmented-omniglot":
-            return AlphabetEpisodes(data, ways=ways, shots=shots, queries=queries, transform=transform)
+        tasks = self.config.tasks
+        transform = transform or (training_transform if tasks.augment_test else evaluation_transform)(tasks)
+        if tasks.alphabets:
+            sizes: Any = {"ways": ways, "shots": shots, "queries": queries, "pictures": min(shots, tasks.shots)}
+            return AlphabetEpisodes(data, **sizes, transform=transform)
         return Episodes(data, ways=ways, shots=shots, queries=queries, min_shots=min_shots, transform=transform)
 
     def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
