@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test lint types check benchmark clean
 
 demo: $(READY)
 	$(BIN)/metavib demo
@@ -20,6 +20,11 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: lint types test
+
+# Against other libraries, beside which nothing else should run: a quarter of an hour.
+benchmark: $(READY)
+	$(BIN)/python -m pip install --quiet --requirement requirements-benchmarks.txt
+	$(BIN)/python -m benchmarks
 
 $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from metavib import build
 from metavib.capture import replayed
+from metavib.compiled import compiled
 from metavib.config import Config
 from metavib.data import Labelled, Splits
 from metavib.experiments import Experiment, experiment
@@ -18,6 +19,7 @@ from metavib.experiments.classification import Classification
 from metavib.learner import Learner
 from metavib.model import Model
 from metavib.noise import seeded
+from metavib.objective import Objective
 from metavib.train import adam, ascend
 
 Call = Callable[[], Any]
@@ -25,18 +27,18 @@ Call = Callable[[], Any]
 
 def our_step(config: Config, world: Experiment) -> Call:
     """A step of training as `metavib.train.train` takes it, in its fastest form for the config's device."""
-    step, _, streams = _step(config, world)
+    step, _, streams = _step(config, world, compiled(build.objective(config), config.device))
     return replayed(step, config.device, streams)
 
 
 def plain_step(config: Config, world: Experiment) -> tuple[Call, Model]:
     """The same step as written, and its model: what operations are counted on."""
-    step, model, _ = _step(config, world)
+    step, model, _ = _step(config, world, build.objective(config))
     return step, model
 
 
-def _step(config: Config, world: Experiment) -> tuple[Call, Model, list[torch.Generator]]:
-    model, objective = build.model(config).to(config.device).train(), build.objective(config)
+def _step(config: Config, world: Experiment, objective: Objective) -> tuple[Call, Model, list[torch.Generator]]:
+    model = build.model(config).to(config.device).train()
     optimiser = adam(model, config)
     tasks, noise = (seeded(config.seed, i, device=config.device) for i in range(2))
 
