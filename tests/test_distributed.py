@@ -5,6 +5,7 @@ One Python starts, imports everything, and forks the ranks of every scenario, so
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -327,10 +328,21 @@ def test_a_device_that_ranks_cannot_share_is_refused(monkeypatch):
             pass
 
 
+def test_the_example_of_the_docs_runs(tmp_path, monkeypatch):
+    """By one process, as a reader would try it first."""
+    page = (Path(__file__).parents[1] / "docs" / "several-processes.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(source, "several-processes.md", "exec"), names)
+    saved = checkpoint.load(tmp_path / "runs/mine" / train.LAST)
+    assert saved.step == 300 and tiny.same_tensors(names["model"].state_dict(), saved.part("model"))
+
+
 def test_the_program_under_torchrun_survives_the_death_of_a_rank(tmp_path):
     """Two processes, one of which is killed; a single one then ends the run."""
     folder = tmp_path / "run"
-    arguments = ["-m", "metavib", "train", "sinusoid", "--out", str(folder), "--quiet", "--steps", "600"]
+    arguments = ["-m", "metavib", "train", "sinusoid", "--out", str(folder), "--quiet", "--steps", "400"]
     for option in ("tasks=4", "log_every=5", "save_every=20", "validate_every=0"):
         arguments += ["--set", f"train.{option}"]
     arguments += ["--set", "test.tasks=20", "--resume"]
@@ -346,8 +358,8 @@ def test_the_program_under_torchrun_survives_the_death_of_a_rank(tmp_path):
     out, messages = process.communicate(timeout=60)
     assert process.returncode and not out, messages
     assert "error: another process of this run ended" in messages and "continue with --resume" in messages
-    assert 0 < checkpoint.load(folder / train.LAST).step < 600
+    assert 0 < checkpoint.load(folder / train.LAST).step < 400
 
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert checkpoint.load(folder / train.LAST).step == 600 and read_json(folder / "evaluation.json")
+    assert checkpoint.load(folder / train.LAST).step == 400 and read_json(folder / "evaluation.json")

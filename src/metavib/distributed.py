@@ -7,6 +7,8 @@ validates; the others wait for it.
 """
 
 import os
+import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -211,16 +213,17 @@ def joined(device: str) -> Iterator[Ranks]:
     ranks = Together()
     try:
         yield ranks
-    except RuntimeError as error:
+    except Exception as error:
+        _outlive_sigterm()
         # gloo has no type for its errors, but signs them with the name of its source file.
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
+        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
             raise RankLost(
                 f"another process of this run ended, and rank {ranks.index} of {ranks.count} cannot go on without it. "
                 "The last checkpoint is whole: continue with --resume, with any number of processes."
-            ) from error
-        raise
-    finally:
+            ) from error  # and the group is broken: waiting for its work to end might take for ever
         dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
 
 
 def first() -> bool:
@@ -236,6 +239,12 @@ def check_even(tasks: int, count: int) -> None:
             f"train.tasks must be a multiple of the number of processes, so that each has as many; got {tasks} tasks a "
             f"step and {count} processes. Start another number of them, or take --set train.tasks={near}."
         )
+
+
+def _outlive_sigterm() -> None:
+    """Once a rank has ended, torchrun sends the others a SIGTERM, which would cut short what they have to say."""
+    if threading.current_thread() is threading.main_thread():  # no other may
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _take_gpu(local: int) -> None:
