@@ -19,7 +19,7 @@ from metavib.likelihoods import Gaussian, Softmax
 from metavib.marginals import Normal
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
-from metavib.noise import seeded
+from metavib.noise import Drawn, Noted, Portion, seeded
 from metavib.norm import ENCODINGS
 from metavib.objective import vib
 from metavib.tasks import Task, examples, task
@@ -195,6 +195,25 @@ def test_recomputed_steps_meet_the_same_dropout() -> None:
         found.append((*torch.autograd.grad(value, list(model.parameters())), torch.rand(3)))
     for a, b in zip(*found, strict=True):
         assert_close(b, a)
+
+
+def test_recomputed_steps_meet_the_same_noise_however_it_comes() -> None:
+    """From a generator, with a note of it, drawn beforehand, or a portion of it: the same gradients."""
+    tasks = images(2, ways=3, size=16, dtype=torch.float64)
+    model = gradient_models("transductive", True)["gp-maml"]
+    noted = Noted(seeded(3))
+    streams = [seeded(3), noted, Portion(seeded(3), axis=1, index=0, count=1)]
+    found = []
+    for i in range(4):
+        if i == 3:  # as compiled code takes it
+            draws = noted.calls[: len(noted.calls) // 2 + 1]  # the steps were noted twice, the end once
+            generator = seeded(3)
+            streams.append(Drawn([f(*a, **o, generator=generator) for f, a, o in draws], generator.device))
+        value = vib(model, tasks, beta=0.3, noise=streams[i]).value.mean()
+        found.append(torch.autograd.grad(value, list(model.parameters())))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert_close(b, a)
 
 
 def test_what_the_objective_is_not_said_to_depend_on_is_a_constant_and_a_second_derivative_is_refused() -> None:

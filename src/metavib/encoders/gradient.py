@@ -76,9 +76,8 @@ class Descent(nn.Module):
 
         def step(psi: Weights, i: int) -> Weights:
             part = self.part(support, i)
-            slope = torch.func.grad(lambda psi: objective(psi, part).sum())(
-                psi
-            )  # tasks share no weights: no cross terms
+            # tasks share no weights, so that the gradient of the sum is each task's own
+            slope = torch.func.grad(lambda psi: objective(psi, part).sum())(psi)
             return {name: p + self.rate * slope[name] for name, p in psi.items()}
 
         steps: list[Step] = [partial(step, i=i) for i in range(self.steps)]
@@ -89,7 +88,7 @@ class Descent(nn.Module):
             return {name: theta[name] + (psi[name] - start[name]) for name in theta}
         if self.recompute:
             streams, others = random_streams(network, noise), list(depends_on)
-            steps = [recomputed(step, depends_on=others, generators=streams) for step in steps]
+            steps = [recomputed(step, depends_on=others, streams=streams) for step in steps]
         return _ascend(theta, steps)
 
     def part(self, support: Examples, i: int) -> Examples:

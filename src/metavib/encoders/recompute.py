@@ -11,13 +11,14 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from metavib.noise import Noise
+from metavib.noise import Drawn, Noise, Noted, Portion
 from metavib.weights import Weights
 
 Step = Callable[[Weights], Weights]
+Rewindable = Generator | Drawn
 
 
-def recomputed(step: Step, *, depends_on: Iterable[Tensor], generators: Iterable[Generator] = ()) -> Step:
+def recomputed(step: Step, *, depends_on: Iterable[Tensor], streams: Iterable[Rewindable] = ()) -> Step:
     """The same function, of which nothing but the argument is kept for the backward pass.
 
     That pass calls the function once more and differentiates it, once: there is no derivative of the derivative.
@@ -25,9 +26,9 @@ def recomputed(step: Step, *, depends_on: Iterable[Tensor], generators: Iterable
     Args:
         step: from weights to new weights of the same names.
         depends_on: the other tensors it uses that gradients are wanted for; one that is not named here is a constant.
-        generators: the random streams it draws from; the second call draws what the first one drew.
+        streams: what it draws from; the second call draws what the first one drew.
     """
-    others, streams = list(depends_on), list(generators)
+    others, streams = list(depends_on), list(streams)
 
     def lean(weights: Weights) -> Weights:
         names = list(weights)
@@ -42,10 +43,10 @@ def recomputed(step: Step, *, depends_on: Iterable[Tensor], generators: Iterable
     return lean
 
 
-def random_streams(network: nn.Module, noise: Noise) -> list[Generator]:
-    """What a pass through a network may draw from: the given generator, and PyTorch's own where there is dropout."""
-    given = getattr(noise, "generator", noise)  # some kinds of noise wrap a generator
-    found = [given] if isinstance(given, Generator) else []
+def random_streams(network: nn.Module, noise: Noise) -> list[Rewindable]:
+    """What a pass through a network may draw from: the given stream, and PyTorch's own where there is dropout."""
+    given = noise.generator if isinstance(noise, Noted | Portion) else noise
+    found: list[Rewindable] = [given] if isinstance(given, Generator | Drawn) else []
     if any(isinstance(module, _DropoutNd) and module.training and module.p for module in network.modules()):
         device = next(network.parameters()).device
         found.append(torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator)
@@ -57,12 +58,12 @@ class _Recomputed(torch.autograd.Function):
     def forward(
         ctx: Any,
         function: Callable[..., tuple[Tensor, ...]],
-        generators: Sequence[Generator],
+        streams: Sequence[Rewindable],
         count: int,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.function, ctx.generators, ctx.count = function, generators, count
-        ctx.states = [generator.get_state() for generator in generators]
+        ctx.function, ctx.streams, ctx.count = function, streams, count
+        ctx.states = [_place(stream) for stream in streams]
         ctx.save_for_backward(*tensors)
         return function(*tensors[:count])
 
@@ -74,18 +75,25 @@ class _Recomputed(torch.autograd.Function):
         arguments, others = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         # The arguments are cut off from what made them; the others are those that the function itself refers to.
         arguments = tuple(t.detach().requires_grad_(w) for t, w in zip(arguments, wanted, strict=False))
-        now = [generator.get_state() for generator in ctx.generators]
+        now = [_place(stream) for stream in ctx.streams]
         try:
-            _rewind(ctx.generators, ctx.states)
+            _go_to(ctx.streams, ctx.states)
             with torch.enable_grad():
                 outputs = ctx.function(*arguments)
         finally:
-            _rewind(ctx.generators, now)
+            _go_to(ctx.streams, now)
         targets = [t for t, w in zip((*arguments, *others), wanted, strict=True) if w]
         found = iter(torch.autograd.grad(outputs, targets, slopes, allow_unused=True))
         return (None, None, None, *(next(found) if w else None for w in wanted))
 
 
-def _rewind(generators: Sequence[Generator], states: Sequence[Tensor]) -> None:
-    for generator, state in zip(generators, states, strict=True):
-        generator.set_state(state)
+def _place(stream: Rewindable) -> Any:
+    return stream.used if isinstance(stream, Drawn) else stream.get_state()
+
+
+def _go_to(streams: Sequence[Rewindable], places: Sequence[Any]) -> None:
+    for stream, place in zip(streams, places, strict=True):
+        if isinstance(stream, Drawn):
+            stream.used = place
+        else:
+            stream.set_state(place)
