@@ -102,6 +102,7 @@ def tune(
 
 
 def _name(config: Config) -> str:
+    """A study's, unless it is given one."""
     kernel = [config.model.kernel] if config.method in ("gp-vib", "gp-maml", "dkt") else []
     return "-".join([config.tasks.name, config.method, *kernel, f"{config.tasks.shots}-shot"])
 
@@ -119,8 +120,7 @@ def _space(config: Config, texts: list[str], fixed: set[str]) -> "Space":
 def _draw(search: "Search", result: "Result") -> None:
     from metavib.tune.figure import figure
 
-    config = search.config
-    title = f"{config.method} on {config.tasks.name}, {config.tasks.shots}-shot: {len(result.trials)} trials"
+    title = f"{search.study}: {len(result.trials)} trials"
     plots.save(figure(result, search.space, title), search.folder / "search.png")
 
 
@@ -148,14 +148,15 @@ def _show(search: "Search", result: "Result", *, json_: bool) -> None:
 
 def table(result: "Result", space: "Space") -> str:
     """The best trials in Markdown: what was tried, and what came of it on the validation tasks."""
-    metrics = [name for name in (result.best.validation if result.best else {}) if name != "score"]
+    judged, sign = result.metric
+    others = [name for name in (result.best.validation if result.best else {}) if name not in ("score", judged)]
     rows = []
     for trial in result.trials[:SHOWN]:
         values = [_cell(trial.values.get(field)) for field in space]
-        scores = [_cell(trial.score), *(_cell(trial.validation.get(name)) for name in metrics), _cell(trial.step)]
+        scores = [None if trial.score is None else sign * trial.score, *map(trial.validation.get, others), trial.step]
         state = trial.state if trial.same_as is None else f"{trial.state}, as trial {trial.same_as}"
-        rows.append([str(trial.number), *values, *scores, state])
-    header = ["trial", *space, "score", *(name.replace("_", " ") for name in metrics), "step", "state"]
+        rows.append([str(trial.number), *values, *map(_cell, scores), state])
+    header = ["trial", *space, *(name.replace("_", " ") for name in (judged, *others)), "step", "state"]
     return tables.markdown(header, rows)
 
 

@@ -5,13 +5,15 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from metavib.plots import BAND, INK, MEAN, STYLE
+from metavib.plots import INK, MEAN, STYLE
 from metavib.tune.ranges import Choices, Range, Space
 from metavib.tune.search import Result
 from metavib.tune.study import Trial
 
 BAD = "#b03a2e"
+NAMES = {"mse": "MSE", "nll": "NLL"}
 
 
 def figure(result: Result, space: Space, title: str) -> Figure:
@@ -22,7 +24,7 @@ def figure(result: Result, space: Space, title: str) -> Figure:
         space: what was searched.
         title: of the figure.
     """
-    name, sign = metric(result)
+    name, sign = result.metric
     shown = {field: r for field, r in space.items() if str(r) != str(_only(r))}
     with matplotlib.rc_context(STYLE):
         drawn = Figure(figsize=(1.2 + 2.7 * (len(shown) + 1), 3.2))
@@ -35,24 +37,16 @@ def figure(result: Result, space: Space, title: str) -> Figure:
                 ax.set_xscale("log")
             if name == "mse":
                 ax.set_yscale("log")
+                ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                ax.yaxis.set_minor_formatter(NullFormatter())
             ax.sharey(panels[0])
         if panels:
-            panels[0].set_ylabel(f"validation {name.replace('_', ' ')}")
+            panels[0].set_ylabel(f"validation {NAMES.get(name, name.replace('_', ' '))}")
             handles, labels = panels[0].get_legend_handles_labels()
             drawn.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         drawn.suptitle(title, fontsize=11)
     return drawn
-
-
-def metric(result: Result) -> tuple[str, int]:
-    """Which metric the score is, and its sign: the score of regression is minus its mean squared error."""
-    best = result.best
-    if best is not None and best.score is not None:
-        for sign in (1, -1):
-            for name, value in best.validation.items():
-                if name != "score" and value == sign * best.score:
-                    return name, sign
-    return "score", 1
 
 
 def _bars(ax: Axes, importances: dict[str, float]) -> None:
@@ -64,8 +58,8 @@ def _bars(ax: Axes, importances: dict[str, float]) -> None:
         ax.axis("off")
         return
     fields = list(reversed(importances))
-    ax.barh(fields, [importances[field] for field in fields], color=MEAN, height=0.6)
-    ax.set(xlim=(0, 1), xlabel="share")
+    ax.barh(fields, [importances[field] for field in fields], color=MEAN, height=0.4)
+    ax.set(xlim=(0, 1), ylim=(-0.7, len(fields) - 0.3), xlabel="share")
 
 
 def _scatter(ax: Axes, result: Result, field: str, sign: int) -> None:
@@ -78,7 +72,7 @@ def _scatter(ax: Axes, result: Result, field: str, sign: int) -> None:
     complete = [t for t in scored if t.state == "complete"]
     pruned = [t for t in scored if t.state == "pruned"]
     diverged = [_position(t.values[field]) for t in result.trials if t.state == "diverged" and field in t.values]
-    ax.plot(*points(pruned), "o", mfc="none", mec=BAND, ms=5, label="pruned, where it stopped")
+    ax.plot(*points(pruned), "o", mfc="none", mec=MEAN, alpha=0.6, ms=5, label="pruned, where it stopped")
     ax.plot(*points(complete), "o", color=MEAN, ms=5, label="complete")
     ax.plot(*points(complete[:1]), "*", color=INK, ms=11, label="best")
     if diverged:

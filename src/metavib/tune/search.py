@@ -98,6 +98,15 @@ class Result:
         """The completed trial with the largest score."""
         return next((t for t in self.trials if t.state == "complete"), None)
 
+    @property
+    def metric(self) -> tuple[str, int]:
+        """Which metric the score is, and its sign: that of regression is minus the mean squared error."""
+        if self.best is not None and self.best.score is not None:
+            for name, value in self.best.validation.items():
+                if name != "score" and abs(value) == abs(self.best.score):
+                    return name, 1 if value == self.best.score else -1
+        return "score", 1
+
 
 def with_curve(config: Config) -> Config:
     """The config with validations often enough to prune on, which change no training."""
@@ -118,6 +127,8 @@ def tune(search: Search, *, jobs: int = 1, quiet: bool = False) -> Result:
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1; got {jobs}.")
+    if jobs > 1 and search.seed is not None:
+        raise ValueError("a seed makes the search of one worker repeatable, and several try the same: leave it out.")
     build.model(search.config)
     experiment(search.config)  # whatever a config can be refused for is refused here, before there is a study
     with still():
@@ -144,10 +155,13 @@ def tune(search: Search, *, jobs: int = 1, quiet: bool = False) -> Result:
 def open_study(search: Search) -> optuna.Study:
     """The study, made or joined; an error where it was started with another config or other ranges."""
     search.folder.mkdir(parents=True, exist_ok=True)
+    kept = storage(search.url)
+    if search.study not in optuna.get_all_study_names(kept) and (search.folder / "trials").exists():
+        raise FileExistsError(f"{search.folder / 'trials'} holds trials of another study; name another --out.")
     median = optuna.pruners.MedianPruner(n_warmup_steps=search.config.train.steps // 5)
     study = optuna.create_study(
         study_name=search.study,
-        storage=storage(search.url),
+        storage=kept,
         sampler=optuna.samplers.TPESampler(seed=search.seed),
         pruner=median if search.prune else optuna.pruners.NopPruner(),
         direction="maximize",
@@ -157,8 +171,6 @@ def open_study(search: Search) -> optuna.Study:
     wanted = {field: value for field, value in wanted.items() if field not in (*LOCAL, *search.space)}
     started = study.user_attrs.get("search")
     if started is None:
-        if (search.folder / "trials").exists():
-            raise FileExistsError(f"{search.folder / 'trials'} holds trials of another study; name another --out.")
         _try_first(study, search)
         study.set_user_attr("search", wanted)
     elif started != wanted:

@@ -18,6 +18,7 @@ from metavib.tune.ranges import Space
 
 HEARTBEAT, GRACE = 30, 120  # seconds between signs of life of a trial, and without one until it is given up
 CRASHES = 3  # workers that may die over the same parameters before these are given up
+ENOUGH = 10  # trials to say anything of importance
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -51,20 +52,21 @@ def storage(url: str) -> BaseStorage:
         url: of a database (`sqlite:///study.db`, `postgresql://...`, `mysql://...`) or of Redis (`redis://...`), or the
             path of a journal file, which may lie in a folder that several machines share.
     """
-    try:
-        if url.startswith("redis"):
-            return JournalStorage(JournalRedisBackend(url))
-        if "://" not in url:
-            Path(url).parent.mkdir(parents=True, exist_ok=True)
-            return JournalStorage(JournalFileBackend(url))
-        return RDBStorage(
-            url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, heartbeat_stale_trial_callback=try_again
-        )
-    except (SQLAlchemyError, ImportError) as error:
-        raise ValueError(
-            f"the storage {url.rpartition('@')[2]!r} could not be opened: {str(error).splitlines()[0]} Expected "
-            "sqlite:///FILE, postgresql://..., mysql://... or redis://... (with its driver installed), or a file."
-        ) from error
+    with still():
+        try:
+            if url.startswith("redis"):
+                return JournalStorage(JournalRedisBackend(url))
+            if "://" not in url:
+                Path(url).parent.mkdir(parents=True, exist_ok=True)
+                return JournalStorage(JournalFileBackend(url))
+            return RDBStorage(
+                url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, heartbeat_stale_trial_callback=try_again
+            )
+        except (SQLAlchemyError, ImportError) as error:
+            raise ValueError(
+                f"the storage {url.rpartition('@')[2]!r} could not be opened ({str(error).splitlines()[0]}); expected "
+                "sqlite:///FILE, postgresql://..., mysql://... or redis://... (with its driver installed), or a file."
+            ) from error
 
 
 def try_again(study: optuna.Study, trial: FrozenTrial, *, crashed: bool = True) -> None:
@@ -88,14 +90,14 @@ def importances(study: optuna.Study) -> dict[str, float]:
     """How much each field had to do with a trial being among the best, as shares of one; the largest first.
 
     PED-ANOVA on the ranks of the trials, pruned ones below all that were completed. Empty where it would say nothing:
-    for a single field, or fewer than four trials.
+    for a single field, or fewer than ten trials.
 
     References:
         Watanabe et al. (2023), PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces
         (arXiv:2304.10255).
     """
     judged = [t for t in _ranked(study) if t.state in FINISHED and "same_as" not in t.user_attrs]
-    if len(judged) < 4 or len(judged[0].params) < 2:
+    if len(judged) < ENOUGH or len(judged[0].params) < 2:
         return {}
     with still():
         ranking = optuna.create_study(direction="maximize")
