@@ -4,8 +4,7 @@ from pathlib import Path
 
 from metavib import plots
 from metavib.files import write_atomically
-from metavib.report.markdown import document
-from metavib.report.page import page
+from metavib.report import markdown, page
 from metavib.report.sections import collect
 
 
@@ -30,7 +29,10 @@ def report(results: Path, out: Path) -> list[Path]:
             content = (results / picture.path).read_bytes()
             write_atomically(path, lambda p, content=content: p.write_bytes(content))  # type: ignore[misc]
         figures[picture.path] = path.read_bytes()
-    texts = {out / "RESULTS.md": document(sections), out / "results" / "report.html": page(sections, figures)}
+    texts = {
+        out / "RESULTS.md": markdown.document(sections),
+        out / "results" / "report.html": page.document(sections, figures),
+    }
     for path, text in texts.items():
         write_atomically(path, lambda p, text=text: p.write_text(text, encoding="utf-8"))  # type: ignore[misc]
     return list(texts)

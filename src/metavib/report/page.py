@@ -19,7 +19,7 @@ from metavib.report.sections import VERDICTS, Section
 COLOURS = 64  # of an inlined figure: lines and bands need no more, and the page stays small
 
 
-def page(sections: list[Section], figures: Mapping[str, bytes]) -> str:
+def document(sections: list[Section], figures: Mapping[str, bytes]) -> str:
     """The page.
 
     Args:
