@@ -191,7 +191,8 @@ def test_a_search_finds_the_better_values(tmp_path, monkeypatch) -> None:
     """Of 14 learning rates the best or one beside it, in 20 trials."""
     faked(monkeypatch, lambda config, step: -abs(paper("maml")["train.lr"].stored(config.train.lr) - 8))
     result = tune(
-        a_search(tmp_path, space=paper("maml") | {"model.inner_rate": SPACE["train.lr"]}, trials=20), quiet=True
+        a_search(tmp_path, space={"train.lr": paper("maml")["train.lr"]}, storage=str(tmp_path / "log"), trials=20),
+        quiet=True,
     )
     assert result.best.score >= -1
 
@@ -433,10 +434,15 @@ def made(states: list[tuple[str, float, float, float | None]]) -> Result:
 
 def test_the_field_that_decides_the_score_is_the_important_one(tmp_path, monkeypatch) -> None:
     faked(monkeypatch, lambda config, step: config.train.lr)
-    search = a_search(tmp_path, space={"train.lr": Interval(1e-4, 0.1), "train.beta": Interval(1e-3, 1.0)}, trials=20)
+    search = a_search(
+        tmp_path,
+        space={"train.lr": Interval(1e-4, 0.1), "train.beta": Interval(1e-3, 1.0)},
+        trials=20,
+        storage=str(tmp_path / "log"),
+    )
     found = tune(search, quiet=True).importances
     assert sum(found.values()) == pytest.approx(1) and found["train.lr"] > 0.6
-    assert tune(a_search(tmp_path / "few", trials=9), quiet=True).importances == {}
+    assert tune(a_search(tmp_path / "few", trials=3), quiet=True).importances == {}
 
 
 def test_the_figure_has_a_panel_a_field_and_shows_every_trial(tmp_path) -> None:
