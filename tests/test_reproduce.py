@@ -1,217 +1,230 @@
-"""Reproductions: named runs to tables; what is done is skipped, what was killed goes on, what failed says why."""
+"""Reproductions: named runs to tables; what is recorded is skipped, any part can be picked, what is missing is run."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
+import shutil
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import torch
 
+import processes
 import tiny
-from metavib import checkpoint, cli, paper, recipes, records, reproduce, runs, tables, train
+from metavib import recipes, records, reproduce, reproductions, runs, tables
 from metavib.config import Config
 from metavib.files import read_json, write_json
 from metavib.strict import override, to_dict
 
-
-class Here:
-    """A process that is none: the command runs in this one, at once, and its output goes to the log."""
-
-    started: list[list[str]] = []
-
-    def __init__(self, command, stdout, stderr, env) -> None:
-        assert command[1:3] == ["-m", "metavib"] and env["OMP_NUM_THREADS"] == "1"
-        Here.started.append(command)
-        arguments, before = sys.argv, (sys.stdout, sys.stderr)
-        with open(stdout.name, "w") as log:
-            sys.argv, sys.stdout, sys.stderr = ["metavib", *command[3:]], log, log
-            try:
-                cli.main()
-                self.returncode = 0
-            except SystemExit as end:
-                self.returncode = end.code or 0
-            finally:
-                sys.argv, (sys.stdout, sys.stderr) = arguments, before
-
-    def poll(self) -> int:
-        return self.returncode
-
-    def terminate(self) -> None: ...
-
-    def wait(self) -> int:
-        return self.returncode
-
-
-def processes(start) -> SimpleNamespace:
-    """What `metavib.runs` sees of the module `subprocess`; the rest of the program sees the real one."""
-    return SimpleNamespace(Popen=start, STDOUT=subprocess.STDOUT)
+RESULTS = Path(__file__).parents[1] / "results"
+QUICK = reproduce.quick
+GRID = [f"{row}-{shots}" for row in tables.MAIN_TABLE for shots in (1, 5)]
 
 
 def smaller(config: Config) -> Config:
-    """Any run of a reproduction, made tiny."""
-    sizes = {k: v for k, v in tiny._SINUSOID.items() if not k.startswith("test.shots")}
-    return override(config, sizes | {"repeats": min(2, config.repeats)})
+    """A quick run, made tiny."""
+    if config.model.backbone == "mlp":
+        sizes = {k: v for k, v in tiny._SINUSOID.items() if not k.startswith("test.shots")}
+        return override(config, sizes | {"repeats": min(2, config.repeats)})
+    changes = {"train.steps": 1, "train.validate_every": 1, "train.validation_tasks": 2, "train.save_every": 1}
+    changes |= {"tasks.ways": 3, "tasks.queries": 2, "test.queries": 2, "test.tasks": 2, "test.weight_samples": 2}
+    fast = QUICK(config)
+    return override(fast, changes | {"model.width": 2, "test.shots": [k for k in fast.test.shots if k in (1, 15, 100)]})
 
 
 @pytest.fixture
 def here(monkeypatch):
-    """Reproductions in this process, tiny; what was started."""
-    monkeypatch.setattr(runs, "subprocess", processes(Here))
+    """Runs in this process; the commands that were started."""
+    monkeypatch.setattr(runs, "subprocess", processes.instead(processes.Here))
     monkeypatch.setattr(runs, "POLL", 0.0)
-    monkeypatch.setattr(reproduce, "quick", smaller)
-    monkeypatch.setattr(Here, "started", [])
-    return Here.started
+    monkeypatch.setattr(processes.Here, "started", [])
+    return processes.Here.started
 
 
-def test_table_1_has_every_row_with_the_papers_numbers_beside_ours(here, tmp_path):
-    text = reproduce.reproduce("table-1", tmp_path, fast=True, quiet=True)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    header, body = rows[0], {row[0]: row for row in rows[2:]}
-    assert header == ["method", "K = 5", "paper", "K = 10", "paper", "K = 20", "paper"]
-    assert {"MAML, 1 step", "MAML, 5 steps", "MAML, 10 steps", "stochastic MAML, 1 step", "GP-VIB"} <= set(body)
-    for (method, steps), numbers in paper.TABLE_1.items():
-        row = body[tables._label(method, method, steps)]
-        assert row[2::2] == [f"{numbers[k][0]} ± {numbers[k][1]}" for k in (5, 10, 20)]
-    folder = tmp_path / "table-1-quick"
-    assert text.strip() == (folder / "README.md").read_text().strip()
-    for name in reproduce.REPRODUCTIONS["table-1"].configs():
-        record = read_json(folder / f"{name}.json")
-        mse = record["evaluation"]["rows"][0]["metrics"]["mse"]
-        assert len(mse["repeats"]) == 2 and f"{mse['mean']:.4f} ± {mse['ci95_over_repeats']:.4f}" in text
-    assert "95% interval over 2 trainings" in text
-
-
-def test_a_second_call_does_only_what_is_missing(here, tmp_path):
-    first = reproduce.reproduce("figure-2", tmp_path, fast=True, quiet=True)
-    assert len(here) == 1 and (tmp_path / "figure-2-quick" / "figure-2.png").exists()
-    assert reproduce.reproduce("figure-2", tmp_path, fast=True, quiet=True) == first
-    assert len(here) == 1  # nothing was started again
-
-
-def test_the_ablation_over_beta_has_a_row_and_a_point_a_beta(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "BETAS", (1e-3, 1.0))
-    text = reproduce.reproduce("beta", tmp_path, fast=True, quiet=True)
-    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][2:] == ["0.001", "1"]
-    assert (tmp_path / "beta-quick" / "beta.png").exists() and len(here) == 2
-
-
-def test_quick_is_the_same_run_with_fewer_steps():
-    for name, entry in reproduce.REPRODUCTIONS.items():
-        for config in entry.configs().values():
-            fast = reproduce.quick(config)
-            assert fast.train.steps < config.train.steps and fast.method == config.method, name
-            assert fast.train.lr == config.train.lr and fast.repeats <= config.repeats
+# What there is
 
 
 def test_there_are_the_reproductions_promised():
-    assert {"table-1", "figure-2", "beta"} <= set(reproduce.REPRODUCTIONS)
+    promised = "table-1 figure-2 table-2 omniglot augmented-omniglot beta shots inner-steps calibration glyphs"
+    assert set(promised.split()) <= set(reproduce.REPRODUCTIONS)
+    for name, entry in reproduce.REPRODUCTIONS.items():
+        assert f"{name}: {entry.about}" in reproduce.listing()
+        for key, config in entry.every().items():
+            assert key.count("/") <= 1 and isinstance(config, Config)
     configs = reproduce.REPRODUCTIONS["table-1"].configs()
     assert {c.method for c in configs.values()} == set(tiny.REGRESSORS)
     assert {c.repeats for c in configs.values()} == {10}
-    assert configs["gp-vib"].train == recipes.recipe("sinusoid", "gp-vib").train
-    betas = [c.train.beta for c in reproduce.REPRODUCTIONS["beta"].configs().values()]
-    assert betas == sorted(betas) and betas[-1] == 1.0
 
 
-def test_an_unknown_reproduction_is_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(ValueError, match="no 'table-7' to reproduce; there are table-1"):
-        reproduce.reproduce("table-7", tmp_path)
-    assert not list(tmp_path.iterdir())
+def test_table_2_has_every_column_method_and_shot():
+    """3 trainings of GP-VIB and 1 of the others, or as many of each as are asked for; recipes of ours beside them."""
+    names = set(reproductions.table_2())
+    for column in ("cub", "mini-imagenet", "omniglot-emnist", "mini-imagenet-cub"):
+        for cell in GRID:
+            seeds = {name.rpartition("seed")[2] for name in names if name.startswith(f"{column}/{cell}-seed")}
+            assert seeds == ({"0", "1", "2"} if cell.startswith("gp-vib") else {"0"}), (column, cell)
+    ours = {name for name in names if "-improved-" in name and "unaugmented" not in name}
+    assert {name.partition("/")[0] for name in ours} == {
+        column for column in reproductions.COLUMNS if recipes.has_improved(column, "gp-vib")
+    }
+    five = reproductions.table_2(5)
+    assert {f"cub/maml-5-seed{seed}" for seed in range(5)} <= set(five) and "cub/maml-5-seed5" not in five
+    for name, config in five.items():
+        assert name.endswith(f"-{config.tasks.shots}-seed{config.seed}") and name.startswith(f"{config.tasks.name}/")
+        assert (config.device, config.precision, config.repeats) == ("cuda", "tf32", 1)
 
 
-# Many runs
+def test_the_most_telling_runs_come_first():
+    """Of table 2: a column after the other, in each GP-VIB's first training first and second trainings last."""
+    names = [name for name in reproductions.table_2() if name.startswith("omniglot-emnist/")]
+    assert names == list(reproductions.table_2())[: len(names)]
+    first, second = names.index("omniglot-emnist/maml-1-seed0"), names.index("omniglot-emnist/gp-vib-linear-1-seed1")
+    assert names.index("omniglot-emnist/gp-vib-cosine-5-seed0") < first < second
 
 
-def test_results_of_another_config_do_not_count_as_finished(here, tmp_path):
-    """A recipe that has changed since is not passed off as done: the run refuses, and says why."""
-    runs.run_all({"a": tiny.sinusoid()}, tmp_path, quiet=True)
-    with pytest.raises(runs.RunFailed, match=r"(?s)the run a failed:.*another config"):
-        runs.run_all({"a": tiny.sinusoid(train__lr=0.5)}, tmp_path, quiet=True)
-    assert read_json(tmp_path / "a" / "config.json") == to_dict(tiny.sinusoid())
+def test_further_experiments_vary_what_they_are_named_for():
+    shots, steps = reproductions.shots(), reproductions.inner_steps()
+    assert {c.test.shots for c in shots.values()} == {tuple(range(1, 21))}
+    assert {c.tasks.shots for c in shots.values()} == {1, 5}
+    assert {c.method for c in steps.values()} == {"maml", "gp-maml"} and all(c.test.inner_steps for c in steps.values())
+    rows = {"gp-vib-linear", "gp-vib-cosine", "maml", "stochastic-maml", "gp-maml-linear", "gp-maml-cosine"}
+    assert set(reproductions.omniglot()) == {f"{row}-{k}-seed0" for row in rows for k in (1, 5)}
+    augmented = reproductions.augmented_omniglot()
+    assert set(augmented) == {f"{row}-15-seed0" for row in rows}
+    assert {(c.tasks.ways, c.tasks.shots, c.test.shots) for c in augmented.values()} == {(20, 15, (15, 100))}
+    betas = reproductions.beta()
+    for part in ("sinusoid/beta-", "omniglot-emnist/beta-"):
+        values = [c.train.beta for name, c in betas.items() if name.startswith(part) and c.tasks.shots != 1]
+        assert values == sorted(values) and values[-1] == 1.0
 
 
-def test_a_run_that_fails_is_named_with_its_last_words(here, tmp_path):
-    good, bad = tiny.sinusoid(), tiny.sinusoid(model__kernel="rbg")
-    with pytest.raises(runs.RunFailed, match=r"(?s)the run bad failed:.*model\.kernel must be one of"):
-        runs.run_all({"good": good, "bad": bad}, tmp_path, jobs=1, quiet=True)
-    assert (tmp_path / "good" / "evaluation.json").exists()  # what was done before stays
-    runs.run_all({"good": good}, tmp_path, quiet=True)
-    assert len(here) == 2
+@pytest.mark.parametrize("name", reproduce.REPRODUCTIONS)
+def test_quick_is_the_same_method_on_built_in_data(name):
+    for config in reproduce.REPRODUCTIONS[name].configs().values():
+        fast = reproduce.quick(config)
+        assert fast.train.steps < config.train.steps and fast.method == config.method
+        assert fast.train.lr == config.train.lr and fast.repeats <= config.repeats
+        assert (fast.device, fast.tasks.name in ("glyphs", "sinusoid")) == ("cpu", True)
 
 
-def test_no_more_runs_at_a_time_than_asked_for(tmp_path, monkeypatch):
-    alive, most = set(), []
-
-    class Slow(Here):
-        def __init__(self, command, stdout, stderr, env) -> None:
-            super().__init__(command, stdout, stderr, env)
-            alive.add(self)
-            most.append(len(alive))
-            self.polls = 0
-
-        def poll(self):
-            self.polls += 1
-            if self.polls < 3:
-                return None
-            alive.discard(self)
-            return self.returncode
-
-    monkeypatch.setattr(runs, "subprocess", processes(Slow))
-    monkeypatch.setattr(runs, "POLL", 0.0)
-    configs = {f"r{seed}": tiny.sinusoid(seed=seed, train__steps=2) for seed in range(5)}
-    runs.run_all(configs, tmp_path, jobs=2, quiet=True)
-    assert max(most) == 2 and all((tmp_path / name / "evaluation.json").exists() for name in configs)
+# Which of them
 
 
-@pytest.fixture
-def real(monkeypatch):
-    monkeypatch.setattr(runs, "POLL", 0.05)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_patterns_pick_columns_methods_shots_and_seeds(tmp_path):
+    def picked(only, **options):
+        return list(reproduce.plan("table-2", tmp_path, only=only, **options))
+
+    assert {name.partition("/")[0] for name in picked("cub/*")} == {"cub"}
+    assert picked("cub/maml-1-seed0, */dkt-linear-5-seed0")[-2:] == [
+        "cub/dkt-linear-5-seed0",
+        "mini-imagenet-cub/dkt-linear-5-seed0",
+    ]
+    assert len(picked("*/dkt-linear-5-*")) == 4 and len(picked("*/dkt-linear-5-*", seeds=2)) == 8
+    assert picked("") == []
+    with pytest.raises(ValueError, match="no run of table-2 is called 'cup/[*]'; there are omniglot-emnist/gp-vib"):
+        picked("cub/*,cup/*")
 
 
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(real, tmp_path):
-    """A real process, killed in the middle; the same call again finishes it. The record is that of the whole run."""
-    config = tiny.sinusoid(train__steps=400, train__save_every=40, train__log_every=10, train__validate_every=0)
-    process = runs._start(config, tmp_path / "runs" / "a")
-    while process.poll() is None and not (tmp_path / "runs" / "a" / train.LAST).exists():
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    stopped = checkpoint.load(tmp_path / "runs" / "a" / train.LAST).step
-    assert 0 < stopped < 400
-    runs.run_all({"a": config}, tmp_path / "runs", quiet=True)
-    cli.run(config, tmp_path / "whole", resume=False, quiet=True)
-    assert tiny.same_state(tmp_path / "runs" / "a" / train.LAST, tmp_path / "whole" / train.LAST)
-    first, second = (read_json(folder / "evaluation.json") for folder in (tmp_path / "runs" / "a", tmp_path / "whole"))
-    assert first == second
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_parts_are_disjoint_and_make_the_whole(count, tmp_path):
+    whole = list(reproduce.plan("table-2", tmp_path, only="cub/*"))
+    parts = [list(reproduce.plan("table-2", tmp_path, only="cub/*", part=f"{i + 1}/{count}")) for i in range(count)]
+    assert sorted(name for part in parts for name in part) == sorted(whole)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert [part[0] for part in parts] == whole[:count]  # each machine begins with what is most telling
 
 
-def test_stopping_the_reproduction_stops_its_runs_and_keeps_their_state(real, tmp_path, monkeypatch):
-    """Ctrl-C in the parent: each child is asked to stop, saves, and can be resumed; none is left behind."""
-    config = tiny.sinusoid(train__steps=100_000, train__save_every=100_000, train__log_every=10)
-    children, popen = [], subprocess.Popen
-
-    def watched(*args, **kwargs):
-        children.append(popen(*args, **kwargs))
-        return children[-1]
-
-    def interrupted(seconds: float) -> None:
-        if train.read_metrics(tmp_path / "a"):
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(runs, "subprocess", processes(watched))
-    monkeypatch.setattr(runs.time, "sleep", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        runs.run_all({"a": config}, tmp_path, quiet=True)
-    assert [child.poll() for child in children] == [130]
-    assert 0 < checkpoint.load(tmp_path / "a" / train.LAST).step < 100_000
-    assert "continue with --resume" in (tmp_path / "a.log").read_text()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(name="table-7"), "no 'table-7' to reproduce; there are table-1"),
+        (dict(part="0/2"), "a part is written as 2/4, the second of four; got '0/2'"),
+        (dict(part="3/2"), "a part is written as"),
+        (dict(part="half"), "a part is written as"),
+        (dict(seeds=0), "seeds must be between 1 and 10; got 0"),
+        (dict(seeds=11), "seeds must be between 1 and 10; got 11"),
+        (dict(name="table-1", seeds=3), "table-1 trains its repeats side by side in one run"),
+        (dict(only=""), "nothing is on record in .*table-2: run some of it first"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is(options, message, here, tmp_path):
+    options = {"name": "table-2", **options}
+    with pytest.raises(ValueError, match=message):
+        reproduce.reproduce(options.pop("name"), tmp_path, **options)
+    assert not list(tmp_path.iterdir()) and not here
 
 
-# Tables
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_its_runs_are_refused_at_once(here, tmp_path):
+    with pytest.raises(ValueError, match="2 runs of table-2 are missing and need a GPU.*--quick"):
+        reproduce.reproduce("table-2", tmp_path, only="cub/maml-*-seed0")
+    assert not here and not list(tmp_path.iterdir())
+
+
+# Doing it
+
+
+@pytest.mark.parametrize("name", reproduce.REPRODUCTIONS)
+def test_every_quick_reproduction_runs_and_shows_what_it_ran(name, here, tmp_path, monkeypatch):
+    """From nothing to a table and its figures; again, and nothing is run."""
+    monkeypatch.setattr(reproduce, "quick", smaller)
+    entry = reproduce.REPRODUCTIONS[name]
+    few = ",".join(pattern.replace("*-5-", "gp-vib-cosine-5-") for pattern in entry.quick.split(",")[:2])
+    few = few if few != "*" else "gp-vib*"
+    text = reproduce.reproduce(name, tmp_path, fast=True, only=few, quiet=True)
+    folder = tmp_path / f"{name}-quick"
+    assert (folder / "README.md").read_text() == text + "\n" and "|" in text
+    for figure in [part.partition(")")[0] for part in text.split("](")[1:]]:
+        assert (folder / figure).stat().st_size > 1000
+    started = len(here)
+    wanted = reproduce.plan(name, tmp_path, fast=True, only=few)
+    assert wanted and all(recorded for _, recorded in wanted.values()) and started <= len(wanted)
+    assert reproduce.reproduce(name, tmp_path, fast=True, only=few, quiet=True) == text
+    assert reproduce.reproduce(name, tmp_path, fast=True, only="", quiet=True) == text and len(here) == started
+
+
+def test_a_record_of_another_config_does_not_count(here, tmp_path):
+    config = recipes.recipe("sinusoid", "gp-vib")
+    write_json(tmp_path / "r.json", {"config": to_dict(config)})
+    assert reproduce.recorded(tmp_path / "r.json", config)
+    assert not reproduce.recorded(tmp_path / "r.json", replace(config, seed=1))
+    assert not reproduce.recorded(tmp_path / "none.json", config)
+
+
+def test_what_another_reproduction_has_on_record_is_not_run_again(here, tmp_path):
+    """GP-VIB at beta = 0.001 is a run of table 2 and one of the ablation over beta."""
+    theirs, ours = "omniglot-emnist/gp-vib-linear-5-seed0", "omniglot-emnist/beta-0.001-5-seed0"
+    (tmp_path / "table-2" / "omniglot-emnist").mkdir(parents=True)
+    shutil.copy(RESULTS / "table-2" / f"{theirs}.json", tmp_path / "table-2" / f"{theirs}.json")
+    (tmp_path / "table-2" / "notes.json").write_text("{")  # somebody's file, which is no record
+    text = reproduce.reproduce("beta", tmp_path, only=ours, quiet=True)
+    assert not here and "0.001" in text
+    assert read_json(tmp_path / "beta" / f"{ours}.json") == read_json(tmp_path / "table-2" / f"{theirs}.json")
+
+
+def test_what_is_trained_is_only_tested_where_the_test_alone_differs(here, tmp_path, monkeypatch):
+    """Accuracy against shots needs no trainings of its own where table 2 has them."""
+    monkeypatch.setattr(reproduce, "quick", smaller)
+    options = dict(fast=True, quiet=True)
+    reproduce.reproduce("table-2", tmp_path, only="omniglot-emnist/gp-vib-linear-1-seed0", **options)
+    reproduce.reproduce("shots", tmp_path, only="gp-vib-linear-1-seed0", **options)
+    trained = tmp_path / "table-2-quick" / "runs" / "omniglot-emnist" / "gp-vib-linear-1-seed0"
+    assert ["--trained", str(trained)] == here[1][-2:] and "--trained" not in here[0]
+    record = read_json(tmp_path / "shots-quick" / "gp-vib-linear-1-seed0.json")
+    assert [row["shots"] for row in record["evaluation"]["rows"]] == [1, 15]
+
+
+def test_a_failing_run_leaves_the_others_on_record_and_in_the_table(here, tmp_path, monkeypatch):
+    def broken(config: Config) -> Config:
+        return override(smaller(config), {"model.kernel": "rbg"} if config.train.beta < 1 else {})
+
+    monkeypatch.setattr(reproduce, "quick", broken)
+    with pytest.raises(runs.RunFailed, match=r"(?s)1 of 2 runs failed.*sinusoid/beta-0.001 failed:.*model\.kernel"):
+        reproduce.reproduce("beta", tmp_path, fast=True, only="sinusoid/beta-0.001,sinusoid/beta-1", quiet=True)
+    folder = tmp_path / "beta-quick"
+    assert (folder / "sinusoid" / "beta-1.json").exists() and "| 1 " in (folder / "README.md").read_text()
+    assert not (folder / "sinusoid" / "beta-0.001.json").exists()
+
+
+# Tables and records
 
 
 def test_a_table_reads_as_plain_text_and_as_markdown():
@@ -219,13 +232,6 @@ def test_a_table_reads_as_plain_text_and_as_markdown():
     lines = text.splitlines()
     assert lines[0] == "| a     | long header |" and lines[1] == "| ----- | ----------- |"
     assert len({len(line) for line in lines}) == 1
-
-
-def test_the_spread_printed_is_over_trainings_where_there_are_several():
-    metric = {"mean": 0.12345, "ci95_over_tasks": 0.5}
-    assert tables.plus_minus(metric) == "0.123 ± 0.500"
-    assert tables.plus_minus(metric | {"ci95_over_repeats": 0.25}, 4) == "0.1235 ± 0.2500"
-    assert tables.plus_minus({"mean": 1.0, "ci95_over_tasks": None}) == "1.000"
 
 
 def test_a_record_holds_what_is_needed_to_do_it_again(tmp_path):

@@ -263,6 +263,8 @@ def _gradient(experiment: str, method: str, *, steps: int) -> Changes:
         changes = {"model.inner_steps": 1, "model.inner_rate": 0.1, "train.tasks": 32, "train.steps": steps // 32}
     elif experiment == "augmented-omniglot":  # steps of 20 points, one a class: 20 of them, and 100 at test
         changes = {"model.inner_steps": 20, "model.inner_points": 20, "test.inner_steps": [100]}
+        if method == "gp-maml":  # best with as many steps at test as in training
+            changes["test.inner_steps"] = []
     else:
         changes = {"model.inner_steps": 1, "model.inner_rate": 0.1}
     changes["model.norm"] = "none" if experiment == "augmented-omniglot" else "transductive"

@@ -28,18 +28,43 @@ GLYPH_CLASSES = recipes.recipe("glyphs", "gp-vib").model.classes
 
 
 def quick(config: Config) -> Config:
-    """A few seconds' version of a run: the same code, a fraction of the steps, repeats, tasks and channels."""
-    images = config.model.backbone != "mlp"
-    steps = 10 if images else 200
-    changes: dict[str, Any] = {"train.steps": steps, "train.validate_every": steps // 2, "train.save_every": steps}
-    changes |= {"train.log_every": max(1, steps // 20), "test.tasks": 10 if images else 100}
-    if images:
-        changes |= {"train.validation_tasks": 4, "train.tasks": min(2, config.train.tasks), "model.width": 8}
-        changes |= {"model.inner_steps": min(5, config.model.inner_steps)}
-        changes |= {"test.inner_steps": [min(10, steps) for steps in config.test.inner_steps]}
-        changes |= {"device": "cpu", "precision": "float32", "model.head_epochs": 10, "model.samples": 50}
-        changes |= {"tasks.name": "glyphs", "model.classes": GLYPH_CLASSES, "tasks.root": None}  # nothing to download
-    return override(replace(config, repeats=min(2, config.repeats)), changes)
+    """A run of a few seconds: the same code on built-in data, a fraction of the steps, repeats and channels."""
+    config = replace(config, repeats=min(2, config.repeats))
+    if config.model.backbone == "mlp":
+        return override(config, {**_steps(200), "test.tasks": 100})
+    model, test, tasks = config.model, config.test, config.tasks
+    pictures = 20  # of a class; more shots than that only where they are augmented draws
+    changes: dict[str, Any] = {
+        **_steps(10),
+        "device": "cpu",
+        "precision": "float32",
+        "tasks.name": "glyphs",
+        "tasks.root": None,
+        "tasks.channels": 1,
+        "tasks.size": 28,
+        "train.tasks": min(2, config.train.tasks),
+        "train.validation_tasks": 4,
+        "model.width": 8,
+        "model.samples": 50,
+        "model.classes": GLYPH_CLASSES,
+        "model.head_epochs": 10,
+        "model.inner_steps": min(5, model.inner_steps),
+        "test.inner_steps": [steps for steps in test.inner_steps if steps <= 10] or ([10] if test.inner_steps else []),
+        "test.tasks": 10,
+        "test.queries": min(5, test.queries),
+        "test.shots": [k for k in test.shots if k + 5 <= pictures or tasks.alphabets],
+    }
+    return override(config, changes)
+
+
+def _steps(steps: int) -> dict[str, int]:
+    """A training of so many steps."""
+    return {
+        "train.steps": steps,
+        "train.validate_every": steps // 2,
+        "train.save_every": steps,
+        "train.log_every": steps // 10,
+    }
 
 
 def reproduce(
@@ -74,6 +99,8 @@ def reproduce(
     folder, home = out / f"{name}{'-quick' * fast}", _home(name, out, fast=fast)
     wanted = plan(name, out, fast=fast, only=only, part=part, seeds=seeds)
     missing = {key: config for key, (config, recorded) in wanted.items() if not recorded}
+    if not entry.weights:
+        missing = _copy_recorded(missing, home)
     if any(c.device.startswith("cuda") for c in missing.values()) and not torch.cuda.is_available():
         raise ValueError(
             f"{len(missing)} runs of {name} are missing and need a GPU, and PyTorch sees none here. `--quick` is a "
@@ -84,8 +111,7 @@ def reproduce(
         write_json(home / f"{key}.json", read_json(home / "runs" / key / "record.json"))
 
     try:
-        rest = missing if entry.weights else _copy_recorded(missing, home)
-        run_all(rest, home / "runs", jobs=jobs, quiet=quiet, trained=_trained(rest, out), done=keep)
+        run_all(missing, home / "runs", jobs=jobs, quiet=quiet, trained=_trained(missing, out), done=keep)
     finally:  # what has come out is shown, whatever else failed
         text = _write(entry, home, folder)
     if text is None:
@@ -122,8 +148,6 @@ def plan(
     if seeds is not None and not 1 <= seeds <= SEEDS:
         raise ValueError(f"seeds must be between 1 and {SEEDS}; got {seeds}.")
     configs = entry.configs(seeds) if entry.seeded else entry.configs()
-    if fast:
-        configs = {key: quick(config) for key, config in configs.items()}
     patterns = [p.strip() for p in (entry.quick if fast and only is None else "*" if only is None else only).split(",")]
     wanted = {key: c for key, c in configs.items() if any(fnmatchcase(key, p) for p in patterns)}
     for pattern in filter(None, patterns):
@@ -131,6 +155,8 @@ def plan(
             raise ValueError(f"no run of {name} is called {pattern!r}; there are {', '.join(configs)}.")
     index, count = _fraction(part)
     chosen = dict(list(wanted.items())[index::count])
+    if fast:
+        chosen = {key: quick(config) for key, config in chosen.items()}
     return {key: (c, recorded(home / f"{key}.json", c) and _has(entry, home, key)) for key, c in chosen.items()}
 
 

@@ -229,6 +229,7 @@ REPRODUCTIONS = {
         "20-way 15-shot within alphabets, and 2,000 streamed points",
         augmented_omniglot,
         _table(tables.augmented_omniglot),
+        quick="gp-vib-linear-*-seed0,gp-maml-cosine-*-seed0,maml-*-seed0",
         seeded=True,
     ),
     "beta": Reproduction(
@@ -249,7 +250,7 @@ REPRODUCTIONS = {
         "MAML and GP+MAML against inner steps at test",
         inner_steps,
         _with_figure(tables.inner_steps, plots.inner_steps_curve, "Accuracy against inner steps", "inner-steps.png"),
-        quick="*maml-1-seed0",
+        quick="maml-1-seed0,gp-maml-linear-1-seed0",
         seeded=True,
     ),
     "calibration": Reproduction(
@@ -270,6 +271,6 @@ REPRODUCTIONS = {
         "built-in characters, every method",
         glyphs,
         _with_figure(tables.images, plots.reliability, "Reliability", "reliability.png"),
-        quick="gp-vib-*,proto-net-*",
+        quick="gp-vib-linear-*,proto-net-1",
     ),
 }
