@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from metavib.files import read_json
+from metavib import records
 from metavib.reproduce import REPRODUCTIONS, recorded
 
 ROOT = Path(__file__).parents[1]
@@ -44,13 +44,21 @@ def test_the_tables_shown_are_those_of_the_records(name) -> None:
     assert all(row in recorded.splitlines() for row in rows)
 
 
-@pytest.mark.parametrize("name", ["table-1", "improved-sinusoid", "beta", "glyphs", "table-2"])
+def folder_of(name: str) -> Path:
+    """Where the records of a reproduction lie: its own folder, or that of the one it shows the records of."""
+    return ROOT / "results" / (REPRODUCTIONS[name].of or name)
+
+
+def on_record() -> list[str]:
+    """What is made from records alone, where there are any."""
+    return [name for name, entry in REPRODUCTIONS.items() if folder_of(name).is_dir() and not entry.weights]
+
+
+@pytest.mark.parametrize("name", on_record())
 def test_the_results_on_record_are_those_of_the_recipes(name, tmp_path) -> None:
     """Each record's config is the one its command would run today, and the table beside it is made from the records."""
-    folder, reproduction = ROOT / "results" / name, REPRODUCTIONS[name]
-    configs = {key: config for key, config in reproduction.configs().items() if (folder / f"{key}.json").exists()}
-    on_record = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.json"))
-    assert {str(path) for path in on_record if path.parts[0] != "runs"} == set(configs)
-    assert all(recorded(folder / f"{key}.json", config) for key, config in configs.items())
-    text = reproduction.show({key: read_json(folder / f"{key}.json") for key in configs}, tmp_path)
-    assert (folder / "README.md").read_text(encoding="utf-8") == text + "\n"
+    found, configs = records.load(folder_of(name)), REPRODUCTIONS[name].every()
+    assert found and set(found) <= set(configs)
+    assert all(recorded(folder_of(name) / f"{key}.json", configs[key]) for key in found)
+    text = REPRODUCTIONS[name].show({key: found[key] for key in configs if key in found}, tmp_path)
+    assert (ROOT / "results" / name / "README.md").read_text(encoding="utf-8") == text + "\n"

@@ -178,6 +178,13 @@ def test_run_folders_are_no_records(tmp_path):
     assert records.load(folder / "table-1") == before and before
 
 
+def test_a_file_that_is_no_record_is_named(tmp_path):
+    folder = copied(tmp_path, "table-1/gp-vib")
+    write_json(folder / "table-1" / "stray.json", {"rows": []})
+    with pytest.raises(ValueError, match=r"stray\.json is no record of a run"):
+        report(folder, tmp_path / "out")
+
+
 # Data checksums
 
 

@@ -259,7 +259,7 @@ for command in (cli_daily.adapt, cli_daily.update, cli_daily.predict, cli_tune.t
 def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
     """Something to look at in about two minutes: a trained GP-VIB, its row of table 1, its figure."""
     run(recipes.demo(), out, resume=True, quiet=False)
-    print_markdown(tables.table_1({"gp-vib-demo": read_json(out / "record.json")}))
+    print_markdown(tables.sinusoids({"gp-vib-demo": read_json(out / "record.json")}))
     plot(out, None, 1)
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from metavib import grids, plots
 from metavib.grids import Grid
-from metavib.grids.grid import EXPERIMENTS, by_experiment, ordered
+from metavib.grids.grid import EXPERIMENTS, by_experiment
 
 Records = dict[str, Any]
 
@@ -78,14 +78,13 @@ def _glyphs(records: Records) -> list[Drawing]:
 
 
 def _calibration(records: Records) -> list[Drawing]:
-    groups = by_experiment(records)
     return [
         Drawing(
             f"{experiment}.png",
             f"Accuracy against confidence, {EXPERIMENTS.get(experiment, experiment)}; a line a training",
-            lambda group=groups[experiment]: plots.reliability(group),  # type: ignore[misc]
+            lambda group=group: plots.reliability(group),  # type: ignore[misc]
         )
-        for experiment in ordered(groups, list(EXPERIMENTS))
+        for experiment, group in by_experiment(records).items()
     ]
 
 

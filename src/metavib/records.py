@@ -61,7 +61,11 @@ def load(folder: Path) -> dict[str, Any]:
     """The records in a folder by run name, in alphabetical order; run folders hold none that are kept."""
     paths = (path.relative_to(folder) for path in folder.rglob("*.json"))
     names = sorted(path.with_suffix("").as_posix() for path in paths if path.parts[0] != "runs")
-    return {name: read_json(folder / f"{name}.json") for name in names}
+    found = {name: read_json(folder / f"{name}.json") for name in names}
+    for name, record in found.items():
+        if not isinstance(record, dict) or not {"config", "evaluation", "training_seconds", "machine"} <= set(record):
+            raise ValueError(f"{folder / name}.json is no record of a run; move it away, or make the record again.")
+    return found
 
 
 def machine(device: str) -> str:

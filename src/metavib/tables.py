@@ -7,7 +7,6 @@ from metavib import grids
 from metavib.compare import Cell
 from metavib.grids import Grid
 from metavib.grids.grid import MAIN_TABLE as MAIN_TABLE
-from metavib.grids.grid import read_name
 
 Records = dict[str, Any]
 
@@ -118,9 +117,3 @@ calibration = _in_markdown(grids.calibration)
 beta = _in_markdown(grids.beta)
 shots = _in_markdown(grids.shots)
 inner_steps = _in_markdown(grids.inner_steps)
-
-
-def image_cell(name: str) -> tuple[str, int]:
-    """Row and shots of a run's name."""
-    _, row, shots, _ = read_name(name)
-    return row, shots or 0

@@ -114,12 +114,12 @@ def base(row: str, known: Iterable[str]) -> str | None:
 
 
 def by_experiment(records: Records) -> dict[str, Records]:
-    """The records of each experiment, by name without the experiment."""
+    """The records of each experiment, by name without the experiment; in the order of `EXPERIMENTS`."""
     groups: dict[str, Records] = {}
     for name, record in records.items():
         experiment = read_name(name).experiment or record["evaluation"].get("experiment", "")
         groups.setdefault(experiment, {})[name.rpartition("/")[2]] = record
-    return groups
+    return {experiment: groups[experiment] for experiment in ordered(groups, list(EXPERIMENTS))}
 
 
 def by_cell(records: Records) -> dict[tuple[str, int], list[Record]]:
