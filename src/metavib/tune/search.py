@@ -285,10 +285,11 @@ def _same(trial: optuna.Trial, known: FrozenTrial) -> float:
 
 
 def _try_orphans_again(study: optuna.Study) -> None:
-    """Fails the trials of this machine's dead workers, and has them tried again.
+    """Fails the trials of dead workers, and has them tried again.
 
-    Optuna's heartbeats find those of other machines, after a while and in databases only; these are known at once.
+    Those of this machine are known at once; Optuna's heartbeats tell of others, after a while and in databases only.
     """
+    optuna.storages.fail_stale_trials(study)
     for trial in _having(study, TrialState.RUNNING):
         host, pid = trial.user_attrs.get("worker", (None, None))
         if host == socket.gethostname() and (pid == os.getpid() or not _alive(pid)):
