@@ -11,16 +11,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from metavib import checkpoint, plots, recipes, tables
 from metavib.config import Config
+from metavib.displays import DISPLAYS, Display
 from metavib.strict import override
 from metavib.train import LAST
 
 Records = dict[str, Any]
 Runs = dict[str, Config]
-Show = Callable[[Records, Path], str]
 
 SEEDS = 10  # the most trainings a cell can have: as many as the paper has anywhere
 COLUMNS = ("omniglot-emnist", "mini-imagenet", "cub", "mini-imagenet-cub")  # of table 2, most telling first
@@ -44,24 +42,39 @@ class Reproduction:
     Args:
         about: what it is, in a line.
         configs: the runs it needs, by name; takes a number of seeds where it is seeded.
-        show: from the records and the folder to write into to Markdown; figures go into that folder.
+        display: how their records are shown.
         quick: patterns of the runs that a quick version makes.
         seeded: whether seeds are runs of their own (sinusoids have their repeats side by side in one run).
-        of: the reproduction whose runs and records it shows, where it has none of its own.
         weights: whether the trained models are needed too, and not the records alone.
     """
 
     about: str
     configs: Callable[..., Runs]
-    show: Show
+    display: Display
     quick: str = "*"
     seeded: bool = False
-    of: str = ""
     weights: bool = False
+
+    @property
+    def of(self) -> str:
+        """The reproduction whose runs and records it shows, where it has none of its own."""
+        return self.display.of
 
     def every(self) -> Runs:
         """All runs that may be on record, whatever number of seeds was asked for."""
         return self.configs(SEEDS) if self.seeded else self.configs()
+
+    def show(self, records: Records, folder: Path) -> str:
+        """Tables in Markdown, from records alone; figures are drawn into the folder."""
+        parts = [tables.grid(grid) for grid in self.display.grids(records)]
+        for file, caption, draw in self.display.drawings(records):
+            if draw is not None:
+                plots.save(draw(), folder / file)
+            elif (weights := folder / "runs" / next(iter(records)) / LAST).exists():  # drawn with the trained model
+                saved = checkpoint.load(weights)
+                plots.save(plots.predictions(checkpoint.restore_model(saved), saved.config), folder / file)
+            parts.append(f"![{caption}]({file})")
+        return "\n\n".join(parts)
 
 
 # Sinusoids
@@ -176,101 +189,61 @@ def _grid(experiment: str, rows: dict[str, tuple[str, str]], shots: Iterable[int
     }
 
 
-# What they look like
-
-
-def _show_figure_2(records: Records, folder: Path) -> str:
-    weights = folder / "runs" / "gp-vib" / LAST
-    if weights.exists():
-        saved = checkpoint.load(weights)
-        plots.save(plots.predictions(checkpoint.restore_model(saved), saved.config), folder / "figure-2.png")
-    return "![One task with more and more points](figure-2.png)\n\n" + tables.table_1(records)
-
-
-def _show_calibration(records: Records, folder: Path) -> str:
-    parts = [tables.calibration(records)]
-    for column in COLUMNS:
-        found = {n.removeprefix(f"{column}/"): r for n, r in records.items() if n.startswith(f"{column}/")}
-        if found:
-            plots.save(plots.reliability(found), folder / f"{column}.png")
-            parts.append(f"![Reliability, {column}]({column}.png)")
-    return "\n\n".join(parts)
-
-
-def _table(made: Callable[[Records], str]) -> Show:
-    """A table alone."""
-    return lambda records, folder: made(records)
-
-
-def _with_figure(made: Callable[[Records], str], drawn: Callable[[Records], Figure], caption: str, file: str) -> Show:
-    """A table, and a figure of the same records."""
-
-    def show(records: Records, folder: Path) -> str:
-        plots.save(drawn(records), folder / file)
-        return f"{made(records)}\n\n![{caption}]({file})"
-
-    return show
-
-
 REPRODUCTIONS = {
-    "table-1": Reproduction("sinusoids, mean squared error", table_1, _table(tables.table_1)),
-    "figure-2": Reproduction("one sinusoid with 1 to 7 points", figure_2, _show_figure_2, weights=True),
+    "table-1": Reproduction("sinusoids, mean squared error", table_1, DISPLAYS["table-1"]),
+    "figure-2": Reproduction("one sinusoid with 1 to 7 points", figure_2, DISPLAYS["figure-2"], weights=True),
     "table-2": Reproduction(
         "5-way classification: CUB, mini-ImageNet, Omniglot to EMNIST, mini-ImageNet to CUB",
         table_2,
-        _table(tables.table_2),
+        DISPLAYS["table-2"],
         quick="omniglot-emnist/*-5-seed0,*/gp-vib-linear-1-seed0",
         seeded=True,
     ),
     "omniglot": Reproduction(
-        "Omniglot 5-way, accuracy and NLL", omniglot, _table(tables.omniglot), quick="*-1-seed0", seeded=True
+        "Omniglot 5-way, accuracy and NLL", omniglot, DISPLAYS["omniglot"], quick="*-1-seed0", seeded=True
     ),
     "augmented-omniglot": Reproduction(
         "20-way 15-shot within alphabets, and 2,000 streamed points",
         augmented_omniglot,
-        _table(tables.augmented_omniglot),
+        DISPLAYS["augmented-omniglot"],
         quick="gp-vib-linear-*-seed0,gp-maml-cosine-*-seed0,maml-*-seed0",
         seeded=True,
     ),
     "beta": Reproduction(
-        "GP-VIB against beta",
+        "GP-VIB against beta, on sinusoids and on Omniglot to EMNIST",
         beta,
-        _with_figure(tables.beta, plots.beta_curve, "Against beta", "beta.png"),
+        DISPLAYS["beta"],
         quick="sinusoid/beta-0.001,sinusoid/beta-1,omniglot-emnist/beta-1-5-seed0",
         seeded=True,
     ),
     "shots": Reproduction(
-        "accuracy against K = 1 ... 20",
+        "accuracy against K = 1 ... 20 at test, Omniglot to EMNIST",
         shots,
-        _with_figure(tables.shots, plots.shots_curve, "Accuracy against shots", "shots.png"),
+        DISPLAYS["shots"],
         quick="gp-vib-linear-1-seed0,maml-1-seed0",
         seeded=True,
     ),
     "inner-steps": Reproduction(
-        "MAML and GP+MAML against inner steps at test",
+        "MAML and GP+MAML on Omniglot against inner steps at test",
         inner_steps,
-        _with_figure(tables.inner_steps, plots.inner_steps_curve, "Accuracy against inner steps", "inner-steps.png"),
+        DISPLAYS["inner-steps"],
         quick="maml-1-seed0,gp-maml-linear-1-seed0",
         seeded=True,
     ),
     "calibration": Reproduction(
         "NLL, ECE and reliability of table-2's runs",
         table_2,
-        _show_calibration,
+        DISPLAYS["calibration"],
         quick="omniglot-emnist/*-5-seed0",
         seeded=True,
-        of="table-2",
     ),
     "improved-sinusoid": Reproduction(
         "what our recipe for sinusoids changed",
         improved_sinusoid,
-        _table(tables.sinusoids),
+        DISPLAYS["improved-sinusoid"],
         quick="gp-vib-plain,gp-vib-all",
     ),
     "glyphs": Reproduction(
-        "built-in characters, every method",
-        glyphs,
-        _with_figure(tables.images, plots.reliability, "Reliability", "reliability.png"),
-        quick="gp-vib-linear-*,proto-net-1",
+        "built-in characters, every method", glyphs, DISPLAYS["glyphs"], quick="gp-vib-linear-*,proto-net-1"
     ),
 }
