@@ -33,6 +33,7 @@ TASKS = {"train__tasks": 6, "precision": "float64"}
 RUNS: dict[str, Config] = {
     **{method: tiny.sinusoid(method, **CADENCE, **TASKS) for method in tiny.REGRESSORS},
     "repeats": tiny.sinusoid("stochastic-maml", repeats=2, **CADENCE, **TASKS),
+    "recomputed": tiny.sinusoid("maml", model__inner_steps=2, model__recompute=True, **CADENCE, **TASKS),
     "ragged": tiny.sinusoid(tasks__min_shots=1, train__schedule="cosine", **CADENCE, **TASKS),
     # Running averages of batch-norm, Monte Carlo noise, the best on validation.
     "conv4": tiny.glyphs(**CADENCE, **TASKS),
@@ -318,13 +319,22 @@ def test_uneven_shares_are_refused_with_a_number_that_fits(tasks, count, near):
 def test_one_process_of_torchrun_is_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     with distributed.joined("cuda") as ranks:
-        assert isinstance(ranks, distributed.Alone)
+        assert ranks is distributed.ALONE and distributed.first()
 
 
 def test_a_device_that_ranks_cannot_share_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="device must be cpu or cuda for several processes.*'cuda:1'"):
         with distributed.joined("cuda:1"):
+            pass
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    for name, value in {"WORLD_SIZE": "100", "RANK": "99", "LOCAL_RANK": "99"}.items():
+        monkeypatch.setenv(name, value)
+    assert not distributed.first()
+    with pytest.raises(ValueError, match="process 100 on a machine where PyTorch sees .* Start fewer"):
+        with distributed.joined("cuda"):
             pass
 
 

@@ -1,9 +1,9 @@
 """Training on several processes (ranks): the tasks of a step are shared out, and nothing else changes.
 
-`torchrun` starts the processes; each draws the tasks of the whole step from the same random stream and keeps its own
-share of them, so that a run does not depend on how many ranks there are: with any number it is the run of one process
-up to rounding, and a run that was stopped goes on with another number. The first rank writes the run folder and
-validates; the others wait for it.
+`torchrun` starts the processes; each draws the tasks of the whole step from the same random stream, which is cheap, and
+keeps its own share of them: that share is its own stream of tasks. So a run does not depend on how many ranks there are:
+with any number it is the run of one process up to rounding, and a run that was stopped goes on with another number. The
+first rank writes the run folder and validates; the others wait for it.
 """
 
 import os
@@ -202,11 +202,11 @@ def joined(device: str) -> Iterator[Ranks]:
     Raises:
         RankLost: where another rank ends before this one leaves.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Alone()
+    if _launched() == 1:
+        yield ALONE
         return
     if device == "cuda":
-        _take_gpu(int(os.environ.get("LOCAL_RANK", "0")))
+        _take_gpu(int(os.environ["LOCAL_RANK"]))
     elif device != "cpu":
         raise ValueError(f"device must be cpu or cuda for several processes, one GPU each; got {device!r}.")
     dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl", timeout=PATIENCE)
@@ -228,7 +228,7 @@ def joined(device: str) -> Iterator[Ranks]:
 
 def first() -> bool:
     """Whether this process is the one to report: the only one, or the first that `torchrun` started."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return _launched() == 1 or int(os.environ["RANK"]) == 0
 
 
 def check_even(tasks: int, count: int) -> None:
@@ -241,6 +241,11 @@ def check_even(tasks: int, count: int) -> None:
         )
 
 
+def _launched() -> int:
+    """How many processes torchrun has started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def _outlive_sigterm() -> None:
     """Once a rank has ended, torchrun sends the others a SIGTERM, which would cut short what they have to say."""
     if threading.current_thread() is threading.main_thread():  # no other may
@@ -248,13 +253,13 @@ def _outlive_sigterm() -> None:
 
 
 def _take_gpu(local: int) -> None:
-    if torch.cuda.is_available() and local >= torch.cuda.device_count():
+    there = torch.cuda.device_count()
+    if local >= there:
         raise ValueError(
-            f"each process needs a GPU of its own: this is number {local + 1} on a machine with "
-            f"{torch.cuda.device_count()}. Start fewer with --nproc-per-node, or use --device cpu."
+            f"each process needs a GPU of its own, but this is process {local + 1} on a machine where PyTorch sees "
+            f"{there}. Start fewer with --nproc-per-node, or use --device cpu."
         )
-    if torch.cuda.is_available():  # else the training says so
-        torch.cuda.set_device(local)
+    torch.cuda.set_device(local)
 
 
 def _running_averages(model: nn.Module) -> Iterable[Tensor]:
