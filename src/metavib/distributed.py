@@ -1,7 +1,7 @@
 """Training on several processes (ranks): the tasks of a step are shared out, and nothing else changes.
 
 `torchrun` starts the processes; each draws the tasks of the whole step from the same random stream, which is cheap, and
-keeps its own share of them: that share is its own stream of tasks. So a run does not depend on how many ranks there are:
+keeps its own share of them: that share is its stream of tasks. So a run does not depend on how many ranks there are:
 with any number it is the run of one process up to rounding, and a run that was stopped goes on with another number. The
 first rank writes the run folder and validates; the others wait for it.
 """
