@@ -58,6 +58,7 @@ EXACT = {"sd": 0.0, "trainings": 3}
     [
         (72.0, False, compare.ABOVE, "+2.0 ▲"),
         (71.9, False, compare.AT, "+1.9"),
+        (69.99, False, compare.AT, "+0.0"),
         (68.1, False, compare.AT, "−1.9"),
         (68.0, False, compare.BELOW, "−2.0 ▼"),
         (68.0, True, compare.ABOVE, "−2.0 ▲"),

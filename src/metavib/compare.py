@@ -134,7 +134,8 @@ class Cell(NamedTuple):
         if d is None:
             return ""
         marks = {ABOVE: " ▲", BELOW: " ▼", AT: ""}
-        return f"{d:+.1f}".replace("-", "−") + marks[self.verdict]
+        rounded = round(d, 1) + 0.0  # no negative zero
+        return f"{rounded:+.1f}".replace("-", "−") + marks[self.verdict]
 
     def _text(self, estimate: Estimate, digits: int) -> str:
         spread = estimate.interval if self.interval or estimate.sd is None else estimate.sd
