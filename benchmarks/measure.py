@@ -47,7 +47,13 @@ def timing(call: Call, *, repeats: int = 15, warm_up: int = 3, at_least: float =
 
 
 def side_by_side(
-    calls: Mapping[str, Call], *, seconds: float = 10.0, warm_up: int = 3, at_least: float = 2e-2, device: str = "cpu"
+    calls: Mapping[str, Call],
+    *,
+    seconds: float = 10.0,
+    warm_up: int = 3,
+    at_least: float = 2e-2,
+    device: str = "cpu",
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """How long each of several calls takes, in turns: whatever else the machine does meanwhile, it does to all of them.
 
@@ -57,6 +63,7 @@ def side_by_side(
         warm_up: calls of each before that, which do not count.
         at_least: seconds; a turn is as many calls in a row as take this long.
         device: where the work is done; a GPU is waited for.
+        clock: that of the wall, or `time.process_time`, which stands still while another process has the core.
     """
     times = {}
     for name, call in calls.items():
@@ -67,18 +74,18 @@ def side_by_side(
     start, rounds = time.perf_counter(), 0
     while rounds < 5 or (rounds < 100 and time.perf_counter() - start < seconds):
         for name, call in calls.items():
-            found[name].append(_clocked(call, times[name], device) / times[name])
+            found[name].append(_clocked(call, times[name], device, clock) / times[name])
         rounds += 1
     return {name: Timing(statistics.median(f), min(f), max(f)) for name, f in found.items()}
 
 
-def _clocked(call: Call, times: int, device: str) -> float:
+def _clocked(call: Call, times: int, device: str, clock: Callable[[], float] = time.perf_counter) -> float:
     _wait(device)
-    start = time.perf_counter()
+    start = clock()
     for _ in range(times):
         call()
     _wait(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _wait(device: str) -> None:
