@@ -35,7 +35,7 @@ def copy_weights(source: list[nn.Module], target: list[nn.Module]) -> None:
     with torch.no_grad():
         for mine, theirs in zip(source, target, strict=True):
             theirs.weight.copy_(mine.weight)
-            theirs.bias.copy_(mine.bias)
+            theirs.bias.zero_() if mine.bias is None else theirs.bias.copy_(mine.bias)
 
 
 def as_tasks(drawn: Sines) -> Task:
