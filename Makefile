@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint types check benchmark clean
+.PHONY: demo test lint types check quick benchmark clean
 
 demo: $(READY)
 	$(BIN)/metavib demo
@@ -20,6 +20,11 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: lint types test
+
+# Every table and figure of the paper in a tiny version, on built-in data: two minutes.
+FIGURES := table-1 figure-2 table-2 omniglot augmented-omniglot beta shots inner-steps calibration improved-sinusoid glyphs
+quick: $(READY)
+	set -e; for name in $(FIGURES); do $(BIN)/metavib reproduce $$name --quick --quiet --out runs/quick; done
 
 # Against other libraries, beside which nothing else should run: a quarter of an hour.
 benchmark: $(READY)

@@ -54,6 +54,12 @@ def test_there_are_the_reproductions_promised():
     assert {c.repeats for c in configs.values()} == {10}
 
 
+def test_make_quick_tries_every_reproduction():
+    lines = (RESULTS.parent / "Makefile").read_text().splitlines()
+    (names,) = (line.removeprefix("FIGURES := ").split() for line in lines if line.startswith("FIGURES := "))
+    assert sorted(names) == sorted(reproduce.REPRODUCTIONS)
+
+
 def test_table_2_has_every_column_method_and_shot():
     """3 trainings of GP-VIB and 1 of the others, or as many of each as are asked for; recipes of ours beside them."""
     names = set(reproductions.table_2())
@@ -172,6 +178,7 @@ def test_every_quick_reproduction_runs_and_shows_what_it_ran(name, here, tmp_pat
     text = reproduce.reproduce(name, tmp_path, fast=True, only=few, quiet=True)
     folder = tmp_path / f"{name}-quick"
     assert (folder / "README.md").read_text() == text + "\n" and "|" in text
+    assert text.startswith("*A quick version") and "its numbers say nothing" in text
     for figure in [part.partition(")")[0] for part in text.split("](")[1:]]:
         assert (folder / figure).stat().st_size > 1000
     started = len(here)

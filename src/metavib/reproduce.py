@@ -24,6 +24,9 @@ from metavib.runs import run_all
 from metavib.strict import from_dict, override
 from metavib.train import CONFIG, LAST
 
+QUICK_NOTE = (
+    "*A quick version: a few tiny trainings on built-in data. It tries the machinery; its numbers say nothing.*\n\n"
+)
 GLYPH_CLASSES = recipes.recipe("glyphs", "gp-vib").model.classes
 
 
@@ -113,7 +116,7 @@ def reproduce(
     try:
         run_all(missing, home / "runs", jobs=jobs, quiet=quiet, trained=_trained(missing, out), done=keep)
     finally:  # what has come out is shown, whatever else failed
-        text = _write(entry, home, folder)
+        text = _write(entry, home, folder, note=QUICK_NOTE if fast else "")
     if text is None:
         raise ValueError(f"nothing is on record in {home}: run some of it first.")
     return text
@@ -170,13 +173,13 @@ def records(home: Path, configs: Runs) -> dict[str, Any]:
     return {key: read_json(home / f"{key}.json") for key in configs if (home / f"{key}.json").exists()}
 
 
-def _write(entry: Reproduction, home: Path, folder: Path) -> str | None:
-    """Shows all that is on record, in a folder; None where nothing is."""
+def _write(entry: Reproduction, home: Path, folder: Path, *, note: str) -> str | None:
+    """Shows all that is on record, in a folder, after a note; None where nothing is."""
     found = records(home, entry.every())
     if not found:
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    text = entry.show(found, folder)
+    text = note + entry.show(found, folder)
     write_atomically(folder / "README.md", lambda p: p.write_text(text + "\n", encoding="utf-8"))
     return text
 

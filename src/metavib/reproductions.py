@@ -200,7 +200,11 @@ REPRODUCTIONS = {
         seeded=True,
     ),
     "omniglot": Reproduction(
-        "Omniglot 5-way, accuracy and NLL", omniglot, DISPLAYS["omniglot"], quick="*-1-seed0", seeded=True
+        "Omniglot 5-way, accuracy and NLL",
+        omniglot,
+        DISPLAYS["omniglot"],
+        quick="gp-vib-linear-1-seed0,stochastic-maml-1-seed0,gp-maml-cosine-1-seed0",
+        seeded=True,
     ),
     "augmented-omniglot": Reproduction(
         "20-way 15-shot within alphabets, and 2,000 streamed points",
@@ -244,6 +248,6 @@ REPRODUCTIONS = {
         quick="gp-vib-plain,gp-vib-all",
     ),
     "glyphs": Reproduction(
-        "built-in characters, every method", glyphs, DISPLAYS["glyphs"], quick="gp-vib-linear-*,proto-net-1"
+        "built-in characters, every method", glyphs, DISPLAYS["glyphs"], quick="gp-vib-linear-1,proto-net-1"
     ),
 }

@@ -25,6 +25,7 @@ from metavib.train import CONFIG, Interrupted
 
 POLL = 0.5  # seconds
 GPU_JOBS = 8  # small networks leave most of a GPU idle: eight trainings at once take little longer than one
+COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"  # a run that compiles would start one a core: all together have that many
 TOLD = 3  # failures whose last words are repeated
 
 
@@ -70,7 +71,8 @@ def run_all(
     failed: list[str] = []
     alone: AbstractContextManager[dict[str, str]] = nullcontext({})
     sharing = shared_gpu() if cuda and min(jobs, len(waiting)) > 1 else alone
-    with sharing as variables, bar(f"{len(configs)} runs", total, show=not quiet) as advance:
+    with sharing as shared, bar(f"{len(configs)} runs", total, show=not quiet) as advance:
+        variables = {**shared, COMPILERS: os.environ.get(COMPILERS, str(max(1, (os.cpu_count() or 1) // jobs)))}
         try:
             with _terminable():
                 while waiting or running:
