@@ -60,15 +60,20 @@ def side_by_side(
     Args:
         calls: what is compared, by name.
         seconds: about how long to measure; there are between 5 and 100 rounds.
-        warm_up: calls of each before that, which do not count.
+        warm_up: calls of each before that, which do not count; fewer on a CPU where they take long.
         at_least: seconds; a turn is as many calls in a row as take this long.
         device: where the work is done; a GPU is waited for.
         clock: that of the wall, or `time.process_time`, which stands still while another process has the core.
     """
     times = {}
     for name, call in calls.items():
+        begun = time.perf_counter()
         for _ in range(warm_up):
             call()
+            if (
+                device == "cpu" and time.perf_counter() - begun > seconds / 2
+            ):  # warm enough; a GPU's graph needs them all
+                break
         times[name] = max(1, round(at_least / max(_clocked(call, 1, device), 1e-9)))
     found: dict[str, list[float]] = {name: [] for name in calls}
     start, rounds = time.perf_counter(), 0

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metavib import build
 from metavib.capture import replayed
-from metavib.compiled import compiled
+from metavib.compiled import Work, compiled
 from metavib.config import Config
 from metavib.data import Labelled, Splits
 from metavib.experiments import Experiment, experiment
@@ -19,7 +19,7 @@ from metavib.experiments.classification import Classification
 from metavib.learner import Learner
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.objective import Objective
+from metavib.objective import Bound
 from metavib.train import adam, ascend
 
 Call = Callable[[], Any]
@@ -27,26 +27,27 @@ Call = Callable[[], Any]
 
 def our_step(config: Config, world: Experiment) -> Call:
     """A step of training as `metavib.train.train` takes it, in its fastest form for the config's device."""
-    step, _, streams = _step(config, world, compiled(build.objective(config), config.device))
-    return replayed(step, config.device, streams)
+    model, streams, bound_of = _pieces(config, world)
+    fast, optimiser = compiled(bound_of, config.device), adam(model, config)
+    return replayed(lambda: ascend(fast(model, streams), optimiser), config.device, streams)
 
 
 def plain_step(config: Config, world: Experiment) -> tuple[Call, Model]:
     """The same step as written, and its model: what operations are counted on."""
-    step, model, _ = _step(config, world, build.objective(config))
-    return step, model
-
-
-def _step(config: Config, world: Experiment, objective: Objective) -> tuple[Call, Model, list[torch.Generator]]:
-    model = build.model(config).to(config.device).train()
+    model, streams, bound_of = _pieces(config, world)
     optimiser = adam(model, config)
-    tasks, noise = (seeded(config.seed, i, device=config.device) for i in range(2))
+    return lambda: ascend(bound_of(model, streams), optimiser), model
 
-    def step() -> Any:
-        drawn = world.sample((config.train.tasks,), tasks)
-        return ascend(objective, model, drawn, optimiser, beta=config.train.beta, noise=noise)
 
-    return step, model, [tasks, noise]
+def _pieces(config: Config, world: Experiment) -> tuple[Model, list[torch.Generator], Work]:
+    objective, options = build.objective(config), config.train
+
+    def bound_of(model: Model, streams: Sequence[Any]) -> Bound:
+        tasks, noise = streams
+        return objective(model, world.sample((options.tasks,), tasks), beta=options.beta, noise=noise)
+
+    model = build.model(config).to(config.device).train()
+    return model, [seeded(config.seed, i, device=config.device) for i in range(2)], bound_of
 
 
 def world_of(config: Config, pictures: Tensor | None = None) -> Experiment:
