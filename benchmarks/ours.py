@@ -28,7 +28,7 @@ Call = Callable[[], Any]
 def our_step(config: Config, world: Experiment) -> Call:
     """A step of training as `metavib.train.train` takes it, in its fastest form for the config's device."""
     model, streams, bound_of = _pieces(config, world)
-    fast, optimiser = compiled(bound_of, config.device), adam(model, config)
+    fast, optimiser = compiled(bound_of, config.device, times=config.train.steps), adam(model, config)
     return replayed(lambda: ascend(fast(model, streams), optimiser), config.device, streams)
 
 

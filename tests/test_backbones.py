@@ -237,7 +237,7 @@ def test_conv4_is_the_plain_network_of_pytorch() -> None:
     assert isinstance(network, Conv4)
     plain = nn.Sequential()
     for layer in network.layers:
-        conv = nn.Conv2d(layer.conv.weight.shape[1], 3, 3, padding=1).double()
+        conv = nn.Conv2d(layer.conv.weight.shape[1], 3, 3, padding=1, bias=False).double()
         norm = nn.BatchNorm2d(3).double()
         conv.load_state_dict(layer.conv.state_dict())
         norm.load_state_dict(layer.norm.state_dict(), strict=False)
@@ -254,10 +254,10 @@ def test_conv4_is_the_plain_network_of_pytorch() -> None:
 @pytest.mark.parametrize(
     ("network", "side", "features", "parameters"),
     [
-        (lambda: Conv4(3, 84), 84, 1600, 113_088),
-        (lambda: Conv4(1, 28), 28, 64, 111_936),
-        (lambda: Conv4(3, 84, width=32), 84, 800, 28_896),
-        (lambda: StridedConv4(1), 28, 64, 111_936),
+        (lambda: Conv4(3, 84), 84, 1600, 113_088 - 4 * 64),
+        (lambda: Conv4(1, 28), 28, 64, 111_936 - 4 * 64),
+        (lambda: Conv4(3, 84, width=32), 84, 800, 28_896 - 4 * 32),
+        (lambda: StridedConv4(1), 28, 64, 111_936 - 4 * 64),
         (lambda: Conv4(1, 28, norm="none"), 28, 64, 111_424),
         (lambda: Conv4(1, 28, norm="none", extra=1), 28, 64, 111_424 + 4 * 36_928),
         (lambda: ResNet12(3), 84, 512, 7_996_800),
@@ -266,6 +266,7 @@ def test_conv4_is_the_plain_network_of_pytorch() -> None:
 def test_sizes_are_those_of_the_literature(
     network: Callable[[], Backbone], side: int, features: int, parameters: int
 ) -> None:
+    """Conv4's less its biases, which batch-norm would take away."""
     backbone = network()
     channels = next(backbone.parameters()).shape[1]
     with torch.no_grad():

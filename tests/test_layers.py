@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each layer may import from those before it, and from itself as long as no circle closes. The longest name that fits
 # a module is its place: `tasks.gaussian` has one of its own, the rest of `tasks` is found at `tasks.*`.
 LAYERS: list[tuple[str, ...]] = [
-    ("linalg", "noise", "parameters", "strict", "files", "progress", "scaling", "console"),
+    ("tiny", "linalg", "noise", "parameters", "strict", "files", "progress", "scaling", "console"),
     ("tasks", "tasks.*"),
     ("data", "data.*", "augment"),
     ("tasks.episodes",),
@@ -32,7 +32,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("trained", "predictors"),
     ("metrics", "config", "paper", "compare"),
     ("build", "checkpoint"),
-    ("experiments", "experiments.*", "recipes", "capture", "distributed"),
+    ("capture", "compiled", "distributed"),
+    ("experiments", "experiments.*", "recipes"),
     ("train", "records", "mps", "runs", "grids", "grids.*", "tables", "plots", "displays"),
     ("learner",),
     ("estimators", "estimators.*", "daily"),

@@ -52,6 +52,17 @@ def test_failures_take_no_other_run_with_them_and_are_told_at_the_end(here, tmp_
     assert text.count("model.kernel must be one of") == 3 and "part/bad3, part/bad4; their logs are in" in text
 
 
+def test_a_call_that_is_stopped_says_what_had_failed(here, tmp_path, monkeypatch):
+    def interrupted(seconds: float) -> None:
+        if len(here) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs.time, "sleep", interrupted)
+    configs = {"bad": tiny.sinusoid(model__kernel="rbg"), "good": tiny.sinusoid()}
+    with pytest.raises(train.Interrupted, match="0 of 2 runs finished; the same command goes on. bad failed; the logs"):
+        runs.run_all(configs, tmp_path, jobs=1, quiet=True)
+
+
 def test_each_run_is_handed_over_as_soon_as_it_is_finished(here, tmp_path):
     """Not at the end: a call that is killed has lost nothing that was finished. What was there before counts too."""
     configs = {name: tiny.sinusoid(seed=i, train__steps=2) for i, name in enumerate("abc")}
@@ -149,13 +160,14 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(real, tmp_path
 def test_stopping_the_reproduction_stops_its_runs_and_keeps_their_state(real, tmp_path, monkeypatch):
     """SIGTERM in the parent: each child is asked to stop, saves, and can be resumed; none is left behind."""
     config = tiny.sinusoid(train__steps=100_000, train__save_every=100_000, train__log_every=10)
-    children, popen = [], subprocess.Popen
+    children, popen, pause = [], subprocess.Popen, time.sleep
 
     def watched(*args, **kwargs):
         children.append(popen(*args, **kwargs))
         return children[-1]
 
     def interrupted(seconds: float) -> None:
+        pause(0.05)
         if train.read_metrics(tmp_path / "a"):
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -18,14 +18,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Transform = Callable[[Tensor, torch.Generator], Tensor]
+from metavib.noise import Stream, draw
+
+Transform = Callable[[Tensor, Stream], Tensor]
 """From images `(N, C, H, W)`, uint8 as stored, to the floats a network takes."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-def unit(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def unit(images: Tensor, generator: Stream | None = None) -> Tensor:
     """Pixels as floats in [0, 1]: uint8 is divided by 255, floats pass."""
     return images if images.is_floating_point() else images.to(torch.get_default_dtype()) / 255
 
@@ -36,7 +38,7 @@ class Compose:
 
     transforms: tuple[Transform, ...]
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
         """Applies all, in order, with the same generator."""
         images = unit(images)
         for transform in self.transforms:
@@ -66,7 +68,7 @@ class Normalise:
         if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
             raise ValueError(f"mean and std must be equally long, and std positive; got {self.mean} and {self.std}.")
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream | None = None) -> Tensor:
         """The normalised images."""
         if images.shape[1] > len(self.mean):
             raise ValueError(f"images have {images.shape[1]} channels, and there are {len(self.mean)} means.")
@@ -81,7 +83,7 @@ class Resize:
 
     size: int
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream | None = None) -> Tensor:
         """The resized images."""
         if images.shape[-2:] == (self.size, self.size):
             return unit(images)
@@ -94,7 +96,7 @@ class CentreCrop:
 
     size: int
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream | None = None) -> Tensor:
         """The cropped images."""
         height, width = images.shape[-2:]
         if min(height, width) < self.size:
@@ -133,11 +135,11 @@ class RandomResizedCrop:
                 f"got scale={self.scale} and ratio={self.ratio}."
             )
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
         """The crops."""
         return resized_crop(images, self.draw(images, generator), size=self.size)
 
-    def draw(self, images: Tensor, generator: torch.Generator) -> Boxes:
+    def draw(self, images: Tensor, generator: Stream) -> Boxes:
         """A random box for each image."""
         (n, _, high, wide), tries, device = images.shape, 10, images.device
         area = high * wide * _uniform((tries, n), *self.scale, generator, device)
@@ -205,11 +207,11 @@ class ColourJitter:
         if not all(0 <= strength <= 1 for strength in (self.brightness, self.contrast, self.saturation)):
             raise ValueError(f"the strengths of a jitter must lie in [0, 1]; got {self}.")
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
         """The jittered images."""
         return jitter(images, self.draw(images, generator))
 
-    def draw(self, images: Tensor, generator: torch.Generator) -> Factors:
+    def draw(self, images: Tensor, generator: Stream) -> Factors:
         """Random factors for each image."""
         strengths = (self.brightness, self.contrast, self.saturation)
         return Factors(
@@ -245,7 +247,7 @@ class RandomFlip:
 
     probability: float = 0.5
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
         """The images, some mirrored."""
         flip = _uniform((len(images), 1, 1, 1), 0, 1, generator, images.device) < self.probability
         return torch.where(flip, unit(images).flip(-1), unit(images))
@@ -282,11 +284,11 @@ class RandomAffine:
                 f"scale must be an interval of positive numbers, degrees and shift not negative; got {self}."
             )
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
         """The moved images."""
         return affine(images, self.draw(images, generator), paper=self.paper)
 
-    def draw(self, images: Tensor, generator: torch.Generator) -> Motion:
+    def draw(self, images: Tensor, generator: Stream) -> Motion:
         """A random motion for each image."""
         (n, _, high, wide), device, turn = images.shape, images.device, math.radians(self.degrees)
         return Motion(
@@ -314,8 +316,6 @@ def affine(images: Tensor, motion: Motion, *, paper: float) -> Tensor:
     return F.grid_sample(images - paper, grid, align_corners=False) + paper  # outside is 0, so paper
 
 
-def _uniform(
-    shape: tuple[int, ...], low: float, high: float, generator: torch.Generator, device: torch.device
-) -> Tensor:
-    draws = torch.rand(shape, generator=generator, device=generator.device).to(device)
+def _uniform(shape: tuple[int, ...], low: float, high: float, generator: Stream, device: torch.device) -> Tensor:
+    draws = draw(torch.rand, shape, stream=generator).to(device)
     return low + (high - low) * draws

@@ -184,6 +184,7 @@ def set_torch(config: Config) -> None:
     """PyTorch's settings for the whole process, as a program that runs one config has them."""
     if config.device == "cpu" and config.threads:
         torch.set_num_threads(config.threads)
+    torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest algorithm is worth finding
     torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # convolutions only: the GP algebra stays float32
 
 

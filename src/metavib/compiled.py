@@ -1,71 +1,86 @@
-"""An objective compiled by `torch.compile`: the same numbers up to rounding, from far fewer kernels.
+"""A step compiled by `torch.compile`: the same numbers up to rounding, from far fewer kernels.
 
-The bound reads like its formula, and so runs as some hundred small operations. A compiler fuses them: batch-norm, ReLU
-and pooling into one pass over the activations, the Monte Carlo expectation into one that never stores its samples.
+Code that reads like its formula runs as hundreds of small operations. A compiler fuses them: the augmentation of images
+into a few passes, batch-norm, ReLU and pooling into one pass over the activations, the Monte Carlo expectation into one
+that never stores its samples.
 """
 
+import shutil
 import warnings
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, final
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from metavib.noise import Drawn, Noise, Noted
-from metavib.objective import Bound, Objective
-from metavib.tasks.task import Task
+from metavib.noise import Drawn, Noted
+
+WORTH = {"cpu": 20_000, "cuda": 2_000}  # times from which on compiling pays
+COMPILERS = ("g++", "clang++", "cl")
+
+Work = Callable[..., tuple[Tensor, ...]]
+"""`work(model, streams, *inputs)`: tensors, the last of them what is differentiated, if anything is."""
 
 
 @final
 class Compiled:
-    """An objective that is compiled at its first call, for the model and the shape of tasks it is called with.
+    """Work that is compiled at its first call, for a model, streams and inputs whose shapes never change.
 
-    Compiled code cannot draw from a generator. So the shapes of the base samples that the objective takes are noted
-    once, on a copy of the model, and from then on the samples are drawn beforehand: the same ones, in the same order
-    and from the same generator, as the objective would have drawn itself.
+    Compiled code cannot draw from a generator. So what the work draws is noted once, on a copy of the model, and from
+    then on it is drawn beforehand: the same numbers, in the same order and from the same generators, as the work would
+    have drawn itself.
 
     Args:
-        objective: as written.
+        work: as written.
     """
 
-    def __init__(self, objective: Objective) -> None:
-        self.objective = objective
-        self.shapes: list[tuple[int, ...]] | None = None
-        self.compiled: Any = torch.compile(self._terms, fullgraph=True, dynamic=False)
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.compiled: Work = torch.compile(self._with, fullgraph=True, dynamic=False)
+        self.notes: list[Noted] | None = None
 
-    def __call__(self, model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound:
-        """The terms of the objective, as it gives them itself."""
-        if self.shapes is None and not self._prepare(model, task, beta, noise):
-            self.compiled = self._terms
-        return Bound(*self.compiled(model, task, beta, self._draw(task, noise)))
+    def __call__(self, model: nn.Module, streams: Sequence[Generator], *inputs: Any) -> tuple[Tensor, ...]:
+        """What the work itself would return."""
+        if self.notes is None:
+            self._prepare(model, streams, *inputs)
+        return self.compiled(model, self._draw(), *inputs)
 
-    def _terms(self, model: Any, task: Task, beta: float, samples: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        bound = self.objective(model, task, beta=beta, noise=Drawn(samples))
-        return bound.fit, bound.rate, bound.value
+    def _with(self, model: nn.Module, draws: list[list[Tensor]], *inputs: Any) -> tuple[Tensor, ...]:
+        device = next(model.parameters()).device
+        return tuple(self.work(model, [Drawn(each, device) for each in draws], *inputs))
 
-    def _draw(self, task: Task, noise: Noise) -> list[Tensor]:
-        x = task.support.x
-        assert self.shapes is not None
-        return [torch.randn(shape, generator=noise, dtype=x.dtype, device=x.device) for shape in self.shapes]  # type: ignore[arg-type]
+    def _draw(self) -> list[list[Tensor]]:
+        assert self.notes is not None
+        return [
+            [f(*args, **options, generator=note.generator, device=note.device) for f, args, options in note.calls]
+            for note in self.notes
+        ]
 
-    def _prepare(self, model: Any, task: Task, beta: float, noise: Noise) -> bool:
-        """Notes the shapes and compiles, forwards and backwards, on a copy of the model; says whether it can be."""
-        assert isinstance(noise, Generator)
-        copy, state, noted = deepcopy(model), noise.get_state(), Noted(noise)
+    def _prepare(self, model: nn.Module, streams: Sequence[Generator], *inputs: Any) -> None:
+        """Notes the draws and compiles, forwards and backwards, leaving model and streams as they were."""
+        states = [stream.get_state() for stream in streams]
+        self.notes = [Noted(stream) for stream in streams]
         with torch.no_grad():
-            self.objective(copy, task, beta=beta, noise=noted)
-        self.shapes = noted.shapes
+            self.work(deepcopy(model), self.notes, *inputs)
         try:
-            *_, value = self.compiled(copy, task, beta, self._draw(task, noise))
-            value.sum().backward()
-        except Exception as error:  # a compiler may fail in any way, and the objective as written is always there
-            warnings.warn(f"this objective cannot be compiled and runs as written: {error}", stacklevel=3)
-            return False
+            with warnings.catch_warnings(action="ignore"):  # the compiler's, about its own workings
+                *_, value = self.compiled(deepcopy(model), self._draw(), *inputs)
+                if value.requires_grad:
+                    value.sum().backward()
+        except Exception as error:  # a compiler may fail in any way, and the work as written is always there
+            warnings.warn(f"this step cannot be compiled and runs as written: {error}", stacklevel=4)
+            self.compiled = self._with
         finally:
-            noise.set_state(state)
-        return True
+            for stream, state in zip(streams, states, strict=True):
+                stream.set_state(state)
 
 
-def compiled(objective: Objective, device: str) -> Objective:
-    """The objective in its fastest form for a device."""
-    return Compiled(objective) if device.startswith("cuda") else objective
+def compiled(work: Work, device: str, *, times: int) -> Work:
+    """The work in its fastest form for a device, if it is to be done that many times.
+
+    Compiling takes 15 to 40 seconds, which short trainings would not win back, and on a CPU needs a C++ compiler.
+    """
+    kind = torch.device(device).type
+    pays = times >= WORTH[kind] and (kind != "cpu" or any(map(shutil.which, COMPILERS)))
+    return Compiled(work) if pays else work

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from metavib import tiny
+
 
 class FactorisationError(ValueError, FloatingPointError):
     """A matrix that has no Cholesky factor: unsuitable inputs, or weights that have diverged."""
@@ -19,6 +21,8 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
     for the device (and cannot be captured in a graph), the factor of a failed matrix is NaN instead, so
     that the bound is NaN and the training loop, which looks at it now and then, stops.
     """
+    if _written_out(A):
+        return tiny.cholesky(A)
     L, info = torch.linalg.cholesky_ex(A)
     failed = info != 0
     if torch.compiler.is_compiling() or A.device.type != "cpu":
@@ -32,11 +36,15 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
 
 def solve(L: Float[Tensor, "*b n n"], B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
     """$L^{-1} B$ for a lower triangular L."""
+    if _written_out(L):
+        return tiny.solve(L, B)
     return torch.linalg.solve_triangular(L, B, upper=False)
 
 
 def solve_transposed(L: Float[Tensor, "*b n n"], B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
     r"""$L^{-\top} B$ for a lower triangular L."""
+    if _written_out(L):
+        return tiny.solve_transposed(L, B)
     return torch.linalg.solve_triangular(L.mT, B, upper=True)
 
 
@@ -57,6 +65,11 @@ def root(x: Tensor) -> Tensor:
     would turn the gradient of every parameter into NaN.
     """
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
+
+
+def _written_out(A: Tensor) -> bool:
+    """Whether a matrix is so small that a GPU had better not call a library for it."""
+    return torch.compiler.is_compiling() and A.device.type != "cpu" and 0 < A.shape[-1] <= tiny.ROWS
 
 
 def _diagnose(A: Tensor, failed: Tensor, what: str) -> str:

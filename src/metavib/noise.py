@@ -1,32 +1,35 @@
 """Randomness is an argument: a generator, or the noise itself."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 
 class Noted:
-    """A generator, and the shapes of all that was drawn from it."""
+    """A generator, and a note of every draw from it: the function that drew, and what it was asked for."""
 
     def __init__(self, generator: Generator) -> None:
-        self.generator = generator
-        self.shapes: list[tuple[int, ...]] = []
+        self.generator, self.device = generator, generator.device
+        self.calls: list[tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]] = []
 
 
 class Drawn:
-    """Base samples drawn beforehand, used up in order: compiled code cannot draw from a generator."""
+    """What was drawn beforehand, used up in order: compiled code cannot draw from a generator."""
 
-    def __init__(self, samples: list[Tensor]) -> None:
-        self.samples, self.used = samples, 0
+    def __init__(self, draws: list[Tensor], device: torch.device) -> None:
+        self.draws, self.device, self.used = draws, device, 0
 
     def take(self) -> Tensor:
         """The next of them."""
         self.used += 1
-        return self.samples[self.used - 1]
+        return self.draws[self.used - 1]
 
 
-class Portion(NamedTuple):
+@dataclass(frozen=True)
+class Portion:
     """A generator that draws for many tasks, of which an equal portion is here: what it draws for others is dropped.
 
     So a task meets the same noise wherever it is computed.
@@ -50,7 +53,18 @@ class Portion(NamedTuple):
         return standard_normal(whole, self.generator, like=like).narrow(self.axis, here * self.index, here)
 
 
-Noise = Generator | Portion | Noted | Drawn | Tensor | None
+Stream = Generator | Noted | Drawn
+Noise = Stream | Portion | Tensor | None
+
+
+def draw(function: Callable[..., Tensor], *args: Any, stream: Stream, **options: Any) -> Tensor:
+    """`function(*args, **options)`, one of torch.rand, torch.randn and torch.randint, from a stream on its device."""
+    if isinstance(stream, Drawn):
+        return stream.take()
+    if isinstance(stream, Noted):
+        stream.calls.append((function, args, options))
+        stream = stream.generator
+    return function(*args, **options, generator=stream, device=stream.device)
 
 
 def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Tensor:
@@ -58,18 +72,12 @@ def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Te
 
     Args:
         shape: the shape wanted.
-        noise: a `torch.Generator` to draw from (or `Noted`, the same with a memory), samples `Drawn` beforehand, or a
-            tensor of base samples broadcastable to `shape` in all but its first dimension, whose length then replaces
-            `shape[0]`.
+        noise: a stream to draw from, or a tensor of base samples broadcastable to `shape` in all but its first
+            dimension, whose length then replaces `shape[0]`.
         like: gives dtype and device.
     """
-    if isinstance(noise, Generator):
-        return torch.randn(shape, generator=noise, dtype=like.dtype, device=like.device)
-    if isinstance(noise, Drawn):
-        return noise.take()
-    if isinstance(noise, Noted):
-        noise.shapes.append(shape)
-        return standard_normal(shape, noise.generator, like=like)
+    if isinstance(noise, Stream):
+        return draw(torch.randn, shape, stream=noise, dtype=like.dtype)
     if isinstance(noise, Portion):
         return noise.take(shape, like=like)
     if isinstance(noise, Tensor):

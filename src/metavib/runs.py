@@ -91,9 +91,10 @@ def run_all(
                             done(name)
                     advance(sum(_steps(root / n) for n in configs), ", ".join(running))
         except KeyboardInterrupt:
-            left = len(waiting) + len(running)
+            left = len(waiting) + len(running) + len(failed)
+            lost = f" {', '.join(failed)} failed; the logs are in {root}." if failed else ""
             raise Interrupted(
-                f"stopped with {len(configs) - left} of {len(configs)} runs finished; the same command goes on."
+                f"stopped with {len(configs) - left} of {len(configs)} runs finished; the same command goes on.{lost}"
             ) from None
         finally:
             for process in running.values():

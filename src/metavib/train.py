@@ -15,27 +15,27 @@ and random streams, and nothing else decides.
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import cos, inf, isfinite, pi
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from metavib import build, checkpoint
 from metavib.capture import replayed
-from metavib.compiled import compiled
+from metavib.compiled import Work, compiled
 from metavib.config import Config, read
 from metavib.distributed import ALONE, Ranks
 from metavib.experiments import Experiment, experiment
 from metavib.files import naming, write_atomically, write_json
 from metavib.model import Model
-from metavib.noise import Noise, seeded
-from metavib.objective import Bound, Objective
+from metavib.noise import seeded
+from metavib.objective import Bound
 from metavib.progress import bar
 from metavib.strict import to_dict
-from metavib.tasks.task import Task
 
 TRAIN = 10  # name of the random stream, apart from those of validation and test by construction
 CONFIG, LAST, BEST = "config.json", "last.safetensors", "best.safetensors"
@@ -89,12 +89,18 @@ def train(
 
     shape = (options.tasks,) if config.repeats == 1 else (config.repeats, options.tasks)
 
-    def one_step() -> Bound:
-        tasks = world.sample(shape, streams["tasks"])
-        return ascend(objective, model, tasks, optimiser, beta=options.beta, noise=streams["noise"])
+    def bound_of(model: Model, streams: Sequence[Any]) -> Bound:
+        tasks, noise = streams
+        return objective(model, world.sample(shape, tasks), beta=options.beta, noise=noise)
 
-    objective = compiled(objective, config.device) if ranks.count == 1 else objective
-    take_step = replayed(one_step, config.device, streams.values()) if ranks.count == 1 else one_step
+    def one_step() -> Bound:
+        return ascend(bound_of_tasks(model, list(streams.values())), optimiser)
+
+    bound_of_tasks: Work = bound_of
+    take_step: Callable[[], tuple[Tensor, ...]] = one_step
+    if ranks.count == 1:  # what ranks say to each other can be neither compiled nor recorded
+        bound_of_tasks = compiled(bound_of, config.device, times=options.steps)
+        take_step = replayed(one_step, config.device, streams.values())
     clock = time.monotonic()
     show = ranks.first and not quiet
     with bar("training", options.steps, start=start, show=show) as advance, _stoppable() as asked_to_stop:
@@ -133,11 +139,9 @@ def train(
     return ranks.on_first(selected, folder).to(config.device)
 
 
-def ascend(
-    objective: Objective, model: Model, tasks: Task, optimiser: torch.optim.Optimizer, *, beta: float, noise: Noise
-) -> Bound:
-    """One step up the objective, averaged over tasks; returns its terms before the step."""
-    bound = objective(model, tasks, beta=beta, noise=noise)
+def ascend(terms: tuple[Tensor, ...], optimiser: torch.optim.Optimizer) -> Bound:
+    """One step up an objective, averaged over tasks; returns its terms, detached."""
+    bound = Bound(*terms)
     loss = -bound.value.mean(-1).sum()  # mean over tasks, sum over repeats: each repeat sees its own gradient
     optimiser.zero_grad()
     loss.backward()

@@ -1,8 +1,10 @@
 """Pieces of convolutional networks: convolution then batch-norm, and pooling, over `(..., p, channels, h, w)`."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from metavib.backbones import pool
 from metavib.inputs import Inputs
 from metavib.layers import Conv2d
 from metavib.norm import ENCODINGS, TaskNorm
@@ -20,7 +22,7 @@ class ConvNorm(nn.Module):
         kernel_size: side of the kernel, odd.
         stride: step between positions; 2 halves the image, rounding up.
         norm: one of `NORMS`.
-        bias: give the convolution a bias. Batch-norm takes it away again, so without one there is none to learn.
+        bias: give the convolution a bias, where no batch-norm follows that would take it away again.
     """
 
     def __init__(
@@ -29,7 +31,9 @@ class ConvNorm(nn.Module):
         super().__init__()
         if norm not in NORMS:
             raise ValueError(f"norm must be one of {', '.join(NORMS)}; got {norm!r}.")
-        self.conv = Conv2d(inputs, outputs, kernel_size, stride=stride, padding=kernel_size // 2, bias=bias)
+        self.conv = Conv2d(
+            inputs, outputs, kernel_size, stride=stride, padding=kernel_size // 2, bias=bias and norm == "none"
+        )
         self.norm = None if norm == "none" else TaskNorm(outputs, encoding=norm)
 
     @property
@@ -45,6 +49,11 @@ class ConvNorm(nn.Module):
 
 def max_pool(x: Tensor) -> Tensor:
     """The largest of each 2 x 2 positions; a last odd row or column is left out."""
+    if torch.compiler.is_compiling():  # which fuses this with what is before and after it, forwards and backwards
+        high, wide = (size // 2 * 2 for size in x.shape[-2:])
+        return x[..., :high, :wide].unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).amax((-3, -1))
+    if x.device.type == "cpu":
+        return pool.max_pool(x)
     return F.max_pool2d(x.flatten(0, -4), 2).unflatten(0, x.shape[:-3])
 
 

@@ -6,6 +6,7 @@ import torch
 
 from metavib.augment import Transform, unit
 from metavib.data.labelled import Labelled
+from metavib.noise import Stream, draw
 from metavib.tasks.task import Examples, Task
 
 
@@ -35,10 +36,10 @@ class AllWay:
         """How many classes there are to tell apart."""
         return len(self.data.names)
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Independent mini-batches in leading dimensions of the given shape; `()` is one."""
         images, labels, _ = self.data
-        index = torch.randint(len(labels), (*shape, self.batch_size), generator=generator, device=generator.device)
+        index = draw(torch.randint, len(labels), (*shape, self.batch_size), stream=generator)
         index = index.to(images.device)
         x = self.transform(images.index_select(0, index.flatten()), generator)
         x, y = x.reshape(*index.shape, *x.shape[1:]), labels[index]

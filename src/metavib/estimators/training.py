@@ -75,7 +75,7 @@ def meta_train(
             for group in optimiser.param_groups:
                 group["lr"] = schedule.rate * decay("cosine", (step - 1) / schedule.steps)
             shared, batch = draw(tasks)
-            bound = ascend(schedule.objective, shared.train(), batch, optimiser, beta=schedule.beta, noise=noise)
+            bound = ascend(schedule.objective(shared.train(), batch, beta=schedule.beta, noise=noise), optimiser)
             if step % every and step != schedule.steps:
                 continue
             if validation:

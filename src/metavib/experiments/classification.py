@@ -5,9 +5,10 @@ points. None of these is a spread over trainings: that one is a standard deviati
 `metavib.tables` makes it, from their records.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from typing import Any, final
 
 import torch
@@ -26,6 +27,7 @@ from metavib.augment import (
 )
 from metavib.baselines import AllWay
 from metavib.capture import replayed
+from metavib.compiled import Work, compiled
 from metavib.config import BOUND, TRANSFER, Config, TasksConfig
 from metavib.data import Labelled, Splits, experiments
 from metavib.data.folder import folder_splits
@@ -40,7 +42,7 @@ from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Task
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
-POINTS = 100  # query points of an episode that it counts as one
+POINTS = 100  # what an episode may have without counting as several
 
 
 @final
@@ -87,7 +89,9 @@ class Classification(Experiment):
             source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
-                episodes = fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self._at_once(ways))
+                episodes = fixed(
+                    source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self._at_once(ways, shots)
+                )
                 with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
                     p, y, mask = self._predict(tested, episodes, advance=advance)
                 row: dict[str, Any] = {
@@ -103,11 +107,11 @@ class Classification(Experiment):
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
 
-    def _at_once(self, ways: int) -> int:
-        """Test episodes at once: fewer where each makes many predictions, as with many weights drawn a task."""
+    def _at_once(self, ways: int, shots: int) -> int:
+        """Test episodes at once: fewer where each has many points, or many weights are drawn for it."""
         test = self.config.test
         draws = test.weight_samples if self.config.method == "stochastic-maml" else 1
-        return max(1, self.chunk * POINTS // max(POINTS, ways * test.queries * draws))
+        return max(1, self.chunk * POINTS // max(POINTS, ways * (shots + test.queries) * draws))
 
     def _training(self) -> TaskSource:
         tasks, data = self.config.tasks, self.splits.train
@@ -145,27 +149,38 @@ class Classification(Experiment):
             sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
             source = self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
             count, seed = self.config.train.validation_tasks, _seed(VALIDATION, 0)
-            self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=self.chunk))
+            batch = ceil(count / ceil(count / self.chunk))  # equally large, so that one compilation does for all
+            self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=batch))
         return self._validation[ways, shots]
 
-    def _validation_scores(self, model: Model, noise: Generator) -> tuple[Tensor, Tensor]:
+    def _validation_scores(self, model: Model, noise: Generator, work: Work) -> tuple[Tensor, Tensor]:
         tasks = self.config.tasks
         tested = build.at_test(model, self.config) if self.config.method in TRANSFER else model.eval()
-        p, y, mask = self._predict(tested, self._validation_tasks(tasks.ways, tasks.shots), noise=noise)
+        p, y, mask = self._predict(tested, self._validation_tasks(tasks.ways, tasks.shots), noise=noise, work=work)
         return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean()
+
+    def probabilities(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor]:
+        """Of the classes at all query points of some episodes, `(episodes, v, ways)`."""
+        (noise,) = streams
+        assert isinstance(model.likelihood, ClassLikelihood)
+        return (model.likelihood.predict(model(tasks.to(self.dtype), noise), noise),)
 
     @torch.no_grad()
     def _predict(
-        self, model: Model, episodes: Iterable[Task], *, noise: Generator | None = None, advance: Any = None
+        self,
+        model: Model,
+        episodes: Iterable[Task],
+        *,
+        noise: Generator | None = None,
+        work: Work | None = None,
+        advance: Any = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Probabilities, labels and masks of all query points, `(episodes, v, ...)`."""
-        noise = noise or seeded(TEST, device=self.config.device)
-        likelihood = model.likelihood
-        assert isinstance(likelihood, ClassLikelihood)
+        noise, work = noise or seeded(TEST, device=self.config.device), work or self.probabilities
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         done = 0
         for tasks in episodes:
-            p = likelihood.predict(model(tasks.to(self.dtype), noise), noise)
+            (p,) = work(model, [noise], tasks)
             parts.append((p, tasks.query.y, tasks.query.mask))
             done += tasks.batch_shape[0]
             if advance:
@@ -179,10 +194,12 @@ class _Scores:
 
     def __init__(self, world: Classification, model: Model) -> None:
         self.model, self.noise = model, seeded(TEST, device=world.config.device)
-        step = partial(world._validation_scores, model, self.noise)
         # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
-        fixed_memory = world.config.method not in TRANSFER
-        self.step = replayed(step, world.config.device, [self.noise]) if fixed_memory else step
+        config, step = world.config, partial(world._validation_scores, model, self.noise)
+        self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
+        if config.method not in TRANSFER and config.device != "cpu":
+            work = compiled(world.probabilities, config.device, times=config.train.steps)
+            self.step = replayed(partial(step, work), config.device, [self.noise])
 
     def __call__(self) -> tuple[Tensor, ...]:
         self.noise.manual_seed(self.noise.initial_seed())  # the same draws every time

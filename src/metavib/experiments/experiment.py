@@ -3,9 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from torch import Generator
-
 from metavib.model import Model
+from metavib.noise import Stream
 from metavib.tasks.task import Task
 
 VALIDATION, TEST = 20, 30  # names of random streams, apart from training's by construction
@@ -15,7 +14,7 @@ class Experiment(ABC):
     """What the training loop asks of the world."""
 
     @abstractmethod
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks."""
 
     @abstractmethod

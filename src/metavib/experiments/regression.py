@@ -12,14 +12,14 @@ from math import sqrt
 from typing import Any, final
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from metavib import build, metrics
 from metavib.config import BOUND, Config, TasksConfig
 from metavib.experiments.experiment import TEST, VALIDATION, Experiment
 from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
-from metavib.noise import seeded
+from metavib.noise import Stream, seeded
 from metavib.progress import Advance, bar
 from metavib.repeats import share
 from metavib.tasks.gaussian import GaussianTasks
@@ -67,7 +67,7 @@ class Regression(Experiment):
         self.dtype = build.DTYPES[config.precision]
         likelihood.check(self.source.sample((8,), seeded(VALIDATION)).query.y)  # counts where counts are needed
 
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks."""
         return self.source.sample(shape, generator).to(self.dtype)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from metavib import build, metrics
 from metavib import scaling as scalings
@@ -24,7 +24,7 @@ from metavib.experiments.regression import LEVELS, score_all, steps_at_test, sum
 from metavib.files import naming
 from metavib.likelihoods import ClassLikelihood, RealLikelihood
 from metavib.model import Model
-from metavib.noise import seeded
+from metavib.noise import Stream, seeded
 from metavib.progress import bar
 from metavib.repeats import share
 from metavib.scaling import Scaling
@@ -137,7 +137,7 @@ class Table(Experiment):
             self._validation = self._tasks(self.split.validation, **sizes, min_shots=tasks.min_shots)
             self._tasks(self.split.test, shots=1, queries=1)  # refused now rather than after training
 
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks, drawn with replacement."""
         return self.source.sample(shape, generator).to(self.dtype)
 

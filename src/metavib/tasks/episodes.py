@@ -19,6 +19,7 @@ from torch import Tensor
 
 from metavib.augment import Transform, is_random, unit
 from metavib.data.labelled import Labelled
+from metavib.noise import Stream, draw
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task, stack
 
@@ -92,18 +93,18 @@ class Episodes:
         """Whether anything but the choice of classes and images is random."""
         return self.min_shots is not None or is_random(self.transform)
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Draws tasks with the given batch shape; `()` is one task."""
         return self.build(self.draw(shape, generator), generator)
 
-    def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Keys:
+    def draw(self, shape: tuple[int, ...], generator: Stream) -> Keys:
         """The random numbers that `build` makes tasks of."""
         return Keys(
             _uniform((*shape, self._images.rows), generator),
             _uniform((*shape, self.ways, self._images.longest), generator),
         )
 
-    def build(self, keys: Keys, generator: torch.Generator) -> Task:
+    def build(self, keys: Keys, generator: Stream) -> Task:
         """The tasks that some keys choose; the generator is for the transform, and for the shots where they vary."""
         classes = keys.classes.to(self._pixels.device).topk(self.ways).indices
         positions = self._images.choose(classes, self.shots + self.queries, keys.images)
@@ -163,9 +164,9 @@ class AlphabetEpisodes:
         self._pixels, self._images = data.images, _images(data)
         self._classes = _rows(list(large.values()), data.images.device)
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Draws tasks with the given batch shape; `()` is one task."""
-        alphabet = torch.randint(self._classes.rows, shape, generator=generator, device=generator.device)
+        alphabet = draw(torch.randint, self._classes.rows, shape, stream=generator)
         classes = self._classes.draw(alphabet.to(self._pixels.device), self.ways, generator)
         positions = self._images.draw(classes, self.pictures + self.queries, generator)
         support, query = positions.split([self.pictures, self.queries], dim=-1)
@@ -187,7 +188,7 @@ class _Rows(NamedTuple):
     def longest(self) -> int:
         return self.entries.shape[-1]
 
-    def draw(self, row: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    def draw(self, row: Tensor, k: int, generator: Stream) -> Tensor:
         """Draws k different entries of each given row, in random order: `row (...)` to `(..., k)`."""
         return self.choose(row, k, _uniform((*row.shape, self.longest), generator))
 
@@ -219,7 +220,7 @@ def _task(
     query: Tensor,
     min_shots: int | None,
     transform: Transform,
-    generator: torch.Generator,
+    generator: Stream,
 ) -> Task:
     """The task of images at positions `support (..., ways, shots)` and `query (..., ways, queries)`."""
     flat = torch.cat([support.flatten(), query.flatten()])
@@ -229,7 +230,7 @@ def _task(
     if min_shots is None:
         return Task(d_t, d_v)
     ways, shots = support.shape[-2:]
-    real = torch.randint(min_shots, shots + 1, support.shape[:-1], generator=generator, device=generator.device)
+    real = draw(torch.randint, min_shots, shots + 1, support.shape[:-1], stream=generator)
     mask = torch.arange(shots, device=pixels.device) < real.to(pixels.device).unsqueeze(-1)
     mask = mask.flatten(-2)
     x = d_t.x.masked_fill(~mask.reshape(*mask.shape, *(1,) * (d_t.x.ndim - mask.ndim)), 0)
@@ -243,9 +244,9 @@ def _examples(x: Tensor, positions: Tensor) -> Examples:
     return Examples(x.reshape(*batch, ways * each, *x.shape[1:]), y, torch.ones_like(y, dtype=torch.bool))
 
 
-def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _uniform(shape: tuple[int, ...], generator: Stream) -> Tensor:
     # Double precision makes ties, which devices break differently, improbable.
-    return torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
+    return draw(torch.rand, shape, stream=generator, dtype=torch.float64)
 
 
 def _generator(seed: int, index: int) -> torch.Generator:

@@ -6,13 +6,13 @@ k and noise, so evaluation can print a model's gap to it.
 
 from dataclasses import dataclass, field
 from math import log, pi
-from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from metavib import linalg
 from metavib.kernels import RBF, Kernel, Linear, Matern32, Matern52
+from metavib.noise import Stream, draw
 from metavib.tasks.source import check_sizes, divide
 from metavib.tasks.task import Task
 
@@ -49,13 +49,12 @@ class GaussianTasks:
         kernel = Linear(bias=True) if self.kernel == "linear" else KERNELS[self.kernel](self.lengthscale)
         object.__setattr__(self, "_kernel", kernel.double().requires_grad_(False))
 
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Independent functions, support and query points drawn alike."""
         n = self.shots + self.queries
-        options: Any = {"generator": generator, "device": generator.device, "dtype": torch.float64}
-        x = 4 * torch.rand(*shape, n, 1, **options) - 2
+        x = 4 * draw(torch.rand, *shape, n, 1, stream=generator, dtype=torch.float64) - 2
         L = linalg.cholesky(self._covariance(x, x) + self.noise * torch.eye(n, dtype=x.dtype, device=x.device))
-        y = (L @ torch.randn(*shape, n, 1, **options)).squeeze(-1)
+        y = (L @ draw(torch.randn, *shape, n, 1, stream=generator, dtype=torch.float64)).squeeze(-1)
         return divide(x.float(), y.float(), self.shots, self.min_shots, generator)
 
     def optimum(self, task: Task) -> Tensor:

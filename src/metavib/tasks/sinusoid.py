@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from math import pi
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from metavib.noise import Stream, draw
 from metavib.tasks.source import check_sizes, divide
 from metavib.tasks.task import Task
 
@@ -27,11 +28,11 @@ class Sinusoids:
     def __post_init__(self) -> None:
         check_sizes(self.shots, self.queries, self.min_shots)
 
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Independent sinusoids, support and query points drawn alike."""
 
         def uniform(low: float, high: float, *size: int) -> Tensor:
-            return low + (high - low) * torch.rand(*shape, *size, generator=generator, device=generator.device)
+            return low + (high - low) * draw(torch.rand, *shape, *size, stream=generator)
 
         amplitude, phase = uniform(0.1, 5.0, 1), uniform(0.0, pi, 1)
         x = uniform(-5.0, 5.0, self.shots + self.queries)

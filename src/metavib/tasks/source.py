@@ -3,15 +3,16 @@
 from typing import Protocol
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from metavib.noise import Stream, draw
 from metavib.tasks.task import Examples, Task
 
 
 class TaskSource(Protocol):
     """A distribution over tasks."""
 
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Independent tasks in leading dimensions of the given shape, on the generator's device."""
         ...
 
@@ -24,7 +25,7 @@ def check_sizes(shots: int, queries: int, min_shots: int | None) -> None:
         raise ValueError(f"min_shots must lie in 0..shots = {shots}; got {min_shots}.")
 
 
-def divide(x: Tensor, y: Tensor, shots: int, min_shots: int | None, generator: Generator) -> Task:
+def divide(x: Tensor, y: Tensor, shots: int, min_shots: int | None, generator: Stream) -> Task:
     """The first `shots` points of `x (..., n, d)`, `y (..., n)` as support, the rest as query.
 
     Where `min_shots` is given, each task keeps a number of support points uniform in [min_shots, shots]; the rest are
@@ -32,7 +33,7 @@ def divide(x: Tensor, y: Tensor, shots: int, min_shots: int | None, generator: G
     """
     mask = torch.ones_like(y, dtype=torch.bool)
     if min_shots is not None:
-        counts = torch.randint(min_shots, shots + 1, (*y.shape[:-1], 1), generator=generator, device=generator.device)
+        counts = draw(torch.randint, min_shots, shots + 1, (*y.shape[:-1], 1), stream=generator)
         mask[..., :shots] = torch.arange(shots, device=generator.device) < counts
     x, y = x * mask.unsqueeze(-1), y * mask
     return Task(

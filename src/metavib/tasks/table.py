@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from metavib.noise import Stream, draw
 from metavib.tasks.source import check_sizes
 from metavib.tasks.task import Examples, Task, examples
 
@@ -51,20 +52,20 @@ class TableTasks:
     def __len__(self) -> int:
         return len(self.names)
 
-    def sample(self, shape: tuple[int, ...], generator: Generator) -> Task:
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Tasks drawn with replacement, rows of each without."""
-        drawn = torch.randint(len(self), shape, generator=generator)
+        drawn = draw(torch.randint, len(self), shape, stream=generator)
         return self.split(drawn, generator)
 
-    def split(self, number: Tensor, generator: Generator) -> Task:
+    def split(self, number: Tensor, generator: Stream) -> Task:
         """The tasks of given numbers, each split at random into support and query."""
         counts = self._counts[number].unsqueeze(-1)
         shots = torch.full_like(counts, self.shots)
         if self.min_shots is not None:
-            shots = torch.randint(self.min_shots, self.shots + 1, counts.shape, generator=generator)
+            shots = draw(torch.randint, self.min_shots, self.shots + 1, counts.shape, stream=generator)
         shots = torch.minimum(shots, counts - 1)
         # A random order of each task's rows: sort random keys, those past the task's end last.
-        keys = torch.rand(*number.shape, int(self._counts.max()), generator=generator)
+        keys = draw(torch.rand, *number.shape, int(self._counts.max()), stream=generator)
         keys = keys.masked_fill(torch.arange(keys.shape[-1]) >= counts, 2.0)
         order = keys.argsort(-1)
         support = self._take(number, order, torch.zeros_like(shots), shots, self.shots)
