@@ -75,7 +75,7 @@ def test_table_2_has_every_column_method_and_shot():
     assert {f"cub/maml-5-seed{seed}" for seed in range(5)} <= set(five) and "cub/maml-5-seed5" not in five
     for name, config in five.items():
         assert name.endswith(f"-{config.tasks.shots}-seed{config.seed}") and name.startswith(f"{config.tasks.name}/")
-        assert (config.device, config.precision, config.repeats) == ("cuda", "tf32", 1)
+        assert (config.device, config.repeats) == ("cuda", 1) and config.precision in ("tf32", "bf16")
 
 
 def test_the_most_telling_runs_come_first():
