@@ -110,7 +110,7 @@ def has_improved(experiment: str, method: str) -> bool:
     return method == "gp-vib" and experiment in _IMPROVED
 
 
-# Sites that start where they would arrive late, with a rate of their own; several tasks a step, and rates that end at 0.
+# Sites that start where they would arrive late, with a rate of their own; several tasks a step; rates that end at zero.
 _IMPROVED_PHOTOGRAPHS: Changes = {
     "model.site_m": 5.0,
     "model.site_s": 0.13,

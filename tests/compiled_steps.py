@@ -1,0 +1,101 @@
+"""Three training steps and a prediction, as written and on the fast path; prints how far apart they are.
+
+A process of its own, since the checks of shapes that all other tests run under cannot be compiled. Called as
+`python compiled_steps.py EXPERIMENT METHOD BACKEND DEVICE`.
+"""
+
+import json
+import sys
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from metavib import build, recipes
+from metavib.capture import WARM_UP, replayed
+from metavib.compiled import Compiled
+from metavib.config import Config
+from metavib.experiments import experiment
+from metavib.model import Model
+from metavib.noise import seeded
+from metavib.strict import override
+from metavib.train import adam, ascend
+
+STEPS = 3
+SMALL = {"model.width": 2, "tasks.size": 16, "tasks.queries": 2, "train.tasks": 2, "tasks.ways": 3, "model.samples": 4}
+
+
+def config(name: str, method: str, device: str) -> Config:
+    """A training that is over in a moment, in double precision, where rounding cannot hide a mistake."""
+    small: dict[str, Any] = SMALL if name == "glyphs" else {"train.tasks": 3, "model.widths": [6, 6]}
+    return override(recipes.recipe(name, method), {"precision": "float64", "device": device, **small})
+
+
+def steps(of: Config, world: Any, fast: bool) -> dict[str, Any]:
+    """Bounds, gradients, weights and streams of a few steps from the same start."""
+    objective, model = build.objective(of), build.model(of).to(of.device).train()
+    optimiser = adam(model, of)
+    streams = [seeded(of.seed, i, device=of.device) for i in range(2)]
+
+    def bound_of(model: Model, streams: list[Any]) -> tuple[Tensor, ...]:
+        tasks, noise = streams
+        return objective(model, world.sample((of.train.tasks,), tasks), beta=of.train.beta, noise=noise)
+
+    work = Compiled(bound_of) if fast else bound_of
+
+    def step() -> tuple[Tensor, ...]:
+        return ascend(work(model, streams), optimiser)
+
+    take = replayed(step, of.device, streams) if fast else step
+    bounds = [float(take()[-1].mean()) for _ in range(STEPS + WARM_UP * (of.device != "cpu"))]
+    return {"bounds": bounds, "model": model, "streams": [s.get_state() for s in streams]}
+
+
+def main(name: str, method: str, backend: str, device: str) -> None:
+    """Prints a JSON object."""
+    torch.set_num_threads(1)
+    torch.compile = partial(torch.compile, backend=backend)  # type: ignore[assignment]
+    of = config(name, method, device)
+    world = experiment(of)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plain, fast = (steps(of, world, way) for way in (False, True))
+        again = steps(of, world, True)
+    gaps = {
+        "bounds": max(abs(a - b) / (1 + abs(a)) for a, b in zip(plain["bounds"], fast["bounds"], strict=True)),
+        "state": distance(plain["model"].state_dict(), fast["model"].state_dict()),
+        "gradients": distance(gradients(plain["model"]), gradients(fast["model"])),
+        "again": distance(again["model"].state_dict(), fast["model"].state_dict()),
+    }
+    same = all(torch.equal(a, b) for a, b in zip(plain["streams"], fast["streams"], strict=True))
+    if name == "glyphs" and method not in ("feature-transfer", "baseline++"):
+        gaps["predictions"] = predictions(world, plain["model"].eval(), device)
+    failed = [str(w.message) for w in caught if "cannot be" in str(w.message)]
+    print(json.dumps({"gaps": gaps, "same streams": same, "failed": failed}))
+
+
+@torch.no_grad()
+def predictions(world: Any, model: Model, device: str) -> float:
+    """How far apart the probabilities of a batch of validation episodes are."""
+    tasks = world._validation_tasks(world.config.tasks.ways, world.config.tasks.shots)[0]
+    draws: list[Generator] = [seeded(7, device=device) for _ in range(2)]
+    (plain,) = world.probabilities(model, draws[:1], tasks)
+    (fast,) = Compiled(world.probabilities)(model, draws[1:], tasks)
+    return float((plain - fast).abs().max())
+
+
+def gradients(model: Model) -> dict[str, Tensor]:
+    """Of the last step."""
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """The largest difference, relative to the largest number of each tensor where that is above 1."""
+    assert one.keys() == other.keys()
+    return max(float(((a - other[k]).abs() / a.abs().max().clamp(min=1)).max()) for k, a in one.items() if a.numel())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

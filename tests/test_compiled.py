@@ -1,0 +1,96 @@
+"""The fast path: what is compiled (and on a GPU recorded) computes what is written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from metavib import compiled
+from metavib.compiled import Compiled
+from metavib.config import BOUND, METHODS
+from metavib.noise import draw, seeded
+
+HERE = Path(__file__).parent
+# In double precision, but for the tasks, which are drawn in single.
+TIGHT = {"bounds": 1e-6, "state": 1e-6, "gradients": 1e-5, "predictions": 1e-9, "again": 0.0}
+
+
+def check(name: str, method: str, backend: str, device: str) -> None:
+    command = [sys.executable, str(HERE / "compiled_steps.py"), name, method, backend, device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert not found["failed"]
+    assert found["same streams"]
+    assert all(gap <= TIGHT[what] for what, gap in found["gaps"].items()), found
+
+
+@pytest.mark.parametrize("method", BOUND)
+def test_compiled_steps_are_the_written_ones_on_sinusoids(method: str) -> None:
+    """Bounds, gradients, weights and random streams after three steps; and the same again from the same seed."""
+    check("sinusoid", method, "inductor", "cpu")
+
+
+def test_compiled_steps_are_the_written_ones_on_images() -> None:
+    """The same with convolutions, batch-norm, pooling and Monte Carlo samples, and a prediction."""
+    check("glyphs", "gp-vib", "inductor", "cpu")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_the_compiler_is_given_is_what_is_written(method: str) -> None:
+    """Every method can be traced as a whole; run without the compiler's own code, to save its time."""
+    check("glyphs", method, "aot_eager", "cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", METHODS)
+def test_recorded_steps_are_the_written_ones_on_a_gpu(method: str) -> None:
+    """Compiled and recorded as a CUDA graph, for every method."""
+    check("glyphs", method, "inductor", "cuda")
+
+
+def test_short_work_is_not_compiled() -> None:
+    """It would not win back the time of compiling."""
+
+    def work(model, streams):
+        return (model(torch.ones(1)),)
+
+    assert compiled.compiled(work, "cpu", times=compiled.WORTH["cpu"] - 1) is work
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch) -> None:
+    """A machine without one trains all the same, and says nothing."""
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+
+    def work(model, streams):
+        return (model(torch.ones(1)),)
+
+    assert compiled.compiled(work, "cpu", times=10**6) is work
+
+
+def test_what_cannot_be_compiled_runs_as_written_and_says_so(monkeypatch) -> None:
+    """The numbers are those of the work itself, streams included."""
+
+    def refuse(function, **options):
+        def fail(*args):
+            raise RuntimeError("no such thing")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", refuse)
+
+    def work(model, streams):
+        (stream,) = streams
+        return (model(draw(torch.rand, 3, 2, stream=stream)).sum(),)
+
+    model, stream = torch.nn.Linear(2, 1), seeded(3)
+    fast = Compiled(work)
+    with pytest.warns(UserWarning, match="runs as written: no such thing"):
+        first = fast(model, [stream])
+    expected = seeded(3)
+    for found in (first, fast(model, [stream])):
+        torch.testing.assert_close(found, work(model, [expected]))
+    assert torch.equal(stream.get_state(), expected.get_state())
