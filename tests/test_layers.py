@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each layer may import from those before it, and from itself as long as no circle closes. The longest name that fits
 # a module is its place: `tasks.gaussian` has one of its own, the rest of `tasks` is found at `tasks.*`.
 LAYERS: list[tuple[str, ...]] = [
-    ("tiny", "linalg", "noise", "parameters", "strict", "files", "progress", "scaling", "console"),
+    ("tiny", "allocator", "linalg", "noise", "parameters", "strict", "files", "progress", "scaling", "console"),
     ("tasks", "tasks.*"),
     ("data", "data.*", "augment"),
     ("tasks.episodes",),

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from metavib import baselines, methods, repeats
+from metavib import allocator, baselines, methods, repeats
 from metavib.backbones import MLP, Backbone, Conv4, ResNet12, StridedConv4
 from metavib.config import BOUND, TRANSFER, Config, ModelConfig
 from metavib.encoders import Descent, ExactSites, FullSites, GeneralSites, SimplifiedSites, SiteEncoder
@@ -182,6 +182,7 @@ def sites(options: ModelConfig, features: int) -> SiteEncoder:
 
 def set_torch(config: Config) -> None:
     """PyTorch's settings for the whole process, as a program that runs one config has them."""
+    allocator.keep_freed_memory()
     if config.device == "cpu" and config.threads:
         torch.set_num_threads(config.threads)
     torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest algorithm is worth finding

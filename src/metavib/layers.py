@@ -63,10 +63,14 @@ class Conv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies the weights, each set to the points of its own batch element."""
-        biases = torch.Size() if self.bias is None else self.bias.shape[:-1]
-        sets = _Sets.of(x.shape[:-4], self.weight.shape[:-4], biases)
-        weight = sets.parameter(self.weight, own=4).flatten(0, 1)
-        bias = None if self.bias is None else sets.parameter(self.bias, own=1).flatten()
+        return self.convolve(x, self.weight, self.bias)
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The same with other weights."""
+        biases = torch.Size() if bias is None else bias.shape[:-1]
+        sets = _Sets.of(x.shape[:-4], weight.shape[:-4], biases)
+        weight = sets.parameter(weight, own=4).flatten(0, 1)
+        bias = None if bias is None else sets.parameter(bias, own=1).flatten()
         # (sets, points, in, h, w) -> (points, sets * in, h, w): what a grouped convolution takes
         flat = sets.gather(x, own=4).transpose(0, 1).flatten(1, 2)
         if sets.size == 1 and x.device.type == "cuda":  # the layout that tensor cores take; else each layer would copy

@@ -70,21 +70,33 @@ class TaskNorm(nn.Module):
     def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         """Normalises `x (..., p, channels, *positions)`, the activations at `inputs`."""
         positions = x.ndim - inputs.mask.ndim - 1
-        mu, v = self._statistics(x, inputs, positions)
+        scale, shift = self._affine(self._statistics(x, inputs, positions))
+        ones = (1,) * positions
+        y = torch.addcmul(shift.reshape(*shift.shape, *ones), x, scale.reshape(*scale.shape, *ones))
+        return y.to(x.dtype)
+
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift `(..., channels)` of every point, where it is normalised without a look at the others."""
+        scale, shift = self._affine(self._running())
+        return scale.squeeze(-2), shift.squeeze(-2)
+
+    def _affine(self, statistics: Moments) -> tuple[Tensor, Tensor]:
         # (x - mu) / sqrt(v + eps) * weight + bias, with all that is not x gathered first: one pass over x
+        mu, v = statistics
         scale = (v + self.eps).rsqrt()
         if self.weight is not None:
             scale = scale * self.weight.unsqueeze(-2)
         shift = -mu * scale
         if self.bias is not None:
             shift = shift + self.bias.unsqueeze(-2)
-        ones = (1,) * positions
-        y = torch.addcmul(shift.reshape(*shift.shape, *ones), x, scale.reshape(*scale.shape, *ones))
-        return y.to(x.dtype)
+        return scale, shift
+
+    def _running(self) -> Moments:
+        return Moments(self.running_mean.unsqueeze(-2), self.running_var.unsqueeze(-2))
 
     def _statistics(self, x: Tensor, inputs: Inputs, positions: int) -> Moments:
         if self.pointwise:
-            return Moments(self.running_mean.unsqueeze(-2), self.running_var.unsqueeze(-2))
+            return self._running()
         each = _per_point(x, positions)
         weights = inputs.mask.unsqueeze(-1).to(each.mean.dtype)
         if self.encoding == "support+point":

@@ -43,16 +43,21 @@ class ConvNorm(nn.Module):
 
     def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         """`(..., p, outputs, h, w)` from `(..., p, inputs, h, w)`, the activations at `inputs`."""
-        x = self.conv(x)
-        return x if self.norm is None else self.norm(x, inputs)
+        if self.norm is None:
+            return self.conv(x)
+        if self.norm.pointwise:  # a fixed scale and shift a channel: weights of the convolution, and no pass of its own
+            scale, shift = self.norm.affine()
+            return self.conv.convolve(x, self.conv.weight * scale[..., None, None, None], shift)
+        return self.norm(self.conv(x), inputs)
 
 
 def max_pool(x: Tensor) -> Tensor:
     """The largest of each 2 x 2 positions; a last odd row or column is left out."""
-    if torch.compiler.is_compiling():  # which fuses this with what is before and after it, forwards and backwards
+    compiling, cpu = torch.compiler.is_compiling(), x.device.type == "cpu"
+    if compiling and not cpu:  # so that it is fused with what is before and after it, forwards and backwards
         high, wide = (size // 2 * 2 for size in x.shape[-2:])
         return x[..., :high, :wide].unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).amax((-3, -1))
-    if x.device.type == "cpu":
+    if cpu and not compiling:
         return pool.max_pool(x)
     return F.max_pool2d(x.flatten(0, -4), 2).unflatten(0, x.shape[:-3])
 
