@@ -12,6 +12,7 @@ import torch
 from benchmarks.comparisons import Comparison
 from benchmarks.floors import Rates, rates
 from benchmarks.measure import Call, Timing, description, side_by_side
+from metavib.allocator import keep_freed_memory
 from metavib.files import write_atomically, write_json
 
 
@@ -61,6 +62,7 @@ def measure(
         tell: is told what is being measured.
     """
     load = os.getloadavg()[0]
+    keep_freed_memory()  # as the program does, and for the references too
     known: dict[int, Rates] = {}
     rows: list[Row] = []
     for comparison in found:
