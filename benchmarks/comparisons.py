@@ -85,6 +85,8 @@ def _characters(device: str, precision: str, cores: int) -> Iterator[Comparison]
     config = _images("omniglot-emnist", device, precision)
     step = "step, Conv4 28×28, 5-way 1-shot 16 query, one task"
     yield _steps(f"GP-VIB {step}", config, pictures, cores, ratio=80.0 if cuda else 3.0, most=0.5 if cuda else None)
+    if not cuda:
+        yield _in_bf16(f"GP-VIB {step}", config, pictures, cores)
     yield _steps(f"DKT {step}", _images("omniglot-emnist", device, precision, method="dkt"), pictures, cores)
     yield Comparison(
         "GP-VIB adapt and predict, Conv4 28×28, 5 images in, 80 out",
@@ -109,6 +111,8 @@ def _photographs(device: str, precision: str, cores: int) -> Iterator[Comparison
     config = _images("cub", device, precision)
     plain = override(config, {"tasks.augment": False})
     yield _steps(step, plain, pictures, cores, ratio=25.0 if cuda else 3.0, most=1.5 if cuda else None)
+    if not cuda:
+        yield _in_bf16(step, plain, pictures, cores)
     yield Comparison(
         f"{step}, augmented",
         lambda: ours.our_step(config, ours.world_of(config, pictures)),
@@ -134,6 +138,12 @@ def _steps(
     )
     make = partial(_our_step, config, pictures)
     return Comparison(what, make, references, target=most, threads=cores, work=partial(_work, config, pictures))
+
+
+def _in_bf16(what: str, config: Config, pictures: Tensor, cores: int) -> Comparison:
+    """Convolutions in bfloat16, which some CPUs have instructions for; floors are those of float32, so none here."""
+    comparison = _steps(f"{what}, bf16", replace(config, precision="bf16"), pictures, cores, ratio=3.0)
+    return replace(comparison, work=None)
 
 
 def _sines() -> Iterator[Comparison]:

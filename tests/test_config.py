@@ -57,6 +57,9 @@ def test_a_json_file_that_holds_no_table_is_refused(tmp_path):
 BAD = [
     ({"method": "mamml"}, "method must be one of gp-vib"),
     ({"precision": "half"}, "precision must be one of"),
+    ({"model.scale": 0.0}, "model.scale must be positive; got 0.0"),
+    ({"tasks.crop": 0.0}, "tasks.crop is a share of an area"),
+    ({"tasks.crop": 1.5}, "tasks.crop"),
     ({"train.schedule": "linear"}, "train.schedule must be constant or cosine; got 'linear'"),
     ({"train.steps": -1}, "train.steps must be at least 1; got -1"),
     ({"train.steps": 0}, "train.steps"),

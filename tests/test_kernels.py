@@ -109,3 +109,11 @@ def test_batch_norm_cosine_is_the_cosine_of_normalised_features() -> None:
     for t in range(2):
         hat = (phi[t] - phi[t].mean(0)) / np.sqrt(phi[t].var(0) + k.norm.eps)
         assert_close(k.gram(z[t], z[t]), torch.as_tensor(oracles.pairwise(oracles.cosine(), hat, hat)))
+
+
+@pytest.mark.parametrize("kernel", [kernels.Linear, kernels.Cosine, kernels.RBF])
+def test_the_out_scale_starts_where_it_is_told(kernel) -> None:
+    """Covariances are `scale` times those of the kernel that starts at one."""
+    phi = torch.randn(3, 4)
+    one, seven = kernel(), kernel(scale=7.0)
+    torch.testing.assert_close(seven.diagonal(seven.embed(phi)), 7 * one.diagonal(one.embed(phi)))

@@ -156,7 +156,7 @@ def likelihood(config: Config) -> Likelihood:
 
 def kernel(options: ModelConfig, features: int) -> Kernel:
     """k on features of a given length."""
-    shared = {"bias": options.bias, "learn_scale": options.learn_scale}
+    shared: Any = {"bias": options.bias, "learn_scale": options.learn_scale, "scale": options.scale}
     named = {
         "linear": lambda: Linear(**shared),
         "cosine": lambda: Cosine(**shared),

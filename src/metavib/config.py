@@ -62,6 +62,7 @@ class TasksConfig:
         channels, size: of an image as the network sees it.
         enlarge: images are resized to this many times `size` before their centre is taken.
         augment: random crops, colours and flips of training images; random motions of characters.
+        crop: least share of an image's area in a random crop.
         jitter: strength of the changes in brightness, contrast and colour.
         degrees, zoom, shift: the motions: largest rotation, range of scales, largest shift in image sides.
         alphabets: the classes of a task are of one alphabet, the part of a class name before its first `/`; more shots
@@ -85,6 +86,7 @@ class TasksConfig:
     size: int = 28
     enlarge: float = 1.15
     augment: bool = False
+    crop: float = 0.08
     jitter: float = 0.4
     degrees: float = 30.0
     zoom: tuple[float, ...] = (0.8, 1.2)
@@ -114,6 +116,7 @@ class ModelConfig:
         kernel: linear, cosine, bn-cosine, rbf, matern32 or matern52.
         bias: append a constant 1 to phi.
         learn_scale: learn the kernel's out-scale v.
+        scale: where the factor e^v starts.
         sites: exact, simplified, full or general.
         site_m, site_s: where the amortised sites start.
         likelihood: gaussian, student-t, poisson, bernoulli or softmax.
@@ -141,6 +144,7 @@ class ModelConfig:
     kernel: str = "linear"
     bias: bool = False
     learn_scale: bool = False
+    scale: float = 1.0
     sites: str = "exact"
     site_m: float = 1.0
     site_s: float = 0.69
@@ -272,6 +276,10 @@ class Config:
             rate = getattr(self.train, name)
             if rate is not None and not 0 < rate < float("inf"):
                 raise ValueError(f"train.{name} must be positive; got {rate}.")
+        if not 0 < self.model.scale < float("inf"):
+            raise ValueError(f"model.scale must be positive; got {self.model.scale}.")
+        if not 0 < self.tasks.crop <= 1:
+            raise ValueError(f"tasks.crop is a share of an area, above 0 and at most 1; got {self.tasks.crop}.")
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
         if self.seed < 0 or self.test.seed < 0:

@@ -8,7 +8,7 @@ The bias feature (a constant 1 appended to $\phi$) is the kernel's too: M counts
 """
 
 from abc import ABC, abstractmethod
-from math import sqrt
+from math import log, sqrt
 
 import torch
 from jaxtyping import Float
@@ -57,13 +57,14 @@ class Linear(ExplicitKernel):
 
     Args:
         bias: append a constant 1 to $\phi$.
-        learn_scale: learn v; otherwise v = 0.
+        learn_scale: learn v.
+        scale: $e^v$ at the start.
     """
 
-    def __init__(self, *, bias: bool = False, learn_scale: bool = True) -> None:
+    def __init__(self, *, bias: bool = False, learn_scale: bool = True, scale: float = 1.0) -> None:
         super().__init__()
         self.bias = bias
-        self.log_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_scale)
+        self.log_scale = nn.Parameter(torch.tensor(log(scale)), requires_grad=learn_scale)
 
     def embed(self, phi: Tensor) -> Tensor:
         r"""$\sqrt{e^v / M}\, \phi$."""
@@ -78,13 +79,14 @@ class Cosine(ExplicitKernel):
 
     Args:
         bias: append a constant 1 to $\phi$.
-        learn_scale: learn v; otherwise v = 0.
+        learn_scale: learn v.
+        scale: $e^v$ at the start.
     """
 
-    def __init__(self, *, bias: bool = False, learn_scale: bool = True) -> None:
+    def __init__(self, *, bias: bool = False, learn_scale: bool = True, scale: float = 1.0) -> None:
         super().__init__()
         self.bias = bias
-        self.log_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_scale)
+        self.log_scale = nn.Parameter(torch.tensor(log(scale)), requires_grad=learn_scale)
 
     def embed(self, phi: Tensor) -> Tensor:
         r"""$e^{v/2} \phi / |\phi|$."""
@@ -99,13 +101,22 @@ class BNCosine(ExplicitKernel):
         features: length of $\phi$.
         norm: the batch-norm encoding, one of `metavib.norm.ENCODINGS`.
         bias: append a constant 1 to the normalised $\phi$.
-        learn_scale: learn v; otherwise v = 0.
+        learn_scale: learn v.
+        scale: $e^v$ at the start.
     """
 
-    def __init__(self, features: int, *, norm: str = "running", bias: bool = False, learn_scale: bool = True) -> None:
+    def __init__(
+        self,
+        features: int,
+        *,
+        norm: str = "running",
+        bias: bool = False,
+        learn_scale: bool = True,
+        scale: float = 1.0,
+    ) -> None:
         super().__init__()
         self.norm = TaskNorm(features, encoding=norm, affine=False)
-        self.cosine = Cosine(bias=bias, learn_scale=learn_scale)
+        self.cosine = Cosine(bias=bias, learn_scale=learn_scale, scale=scale)
 
     def prepare(self, phi: Tensor, inputs: Inputs) -> Tensor:
         """Batch-norm over the points of each task."""
@@ -122,13 +133,16 @@ class Stationary(Kernel, ABC):
     Args:
         lengthscale: starting value of $\ell$.
         bias: append a constant 1 to $\phi$; it cancels in r and is accepted so that kernels are interchangeable.
-        learn_scale: learn v; otherwise v = 0.
+        learn_scale: learn v.
+        scale: $e^v$ at the start.
     """
 
-    def __init__(self, lengthscale: float = 1.0, *, bias: bool = False, learn_scale: bool = True) -> None:
+    def __init__(
+        self, lengthscale: float = 1.0, *, bias: bool = False, learn_scale: bool = True, scale: float = 1.0
+    ) -> None:
         super().__init__()
         self.lengthscale = Positive(lengthscale, floor=1e-4)
-        self.log_scale = nn.Parameter(torch.zeros(()), requires_grad=learn_scale)
+        self.log_scale = nn.Parameter(torch.tensor(log(scale)), requires_grad=learn_scale)
 
     @abstractmethod
     def of_squared_distance(self, r2: Tensor) -> Tensor:

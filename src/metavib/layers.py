@@ -73,7 +73,8 @@ class Conv2d(nn.Module):
         bias = None if bias is None else sets.parameter(bias, own=1).flatten()
         # (sets, points, in, h, w) -> (points, sets * in, h, w): what a grouped convolution takes
         flat = sets.gather(x, own=4).transpose(0, 1).flatten(1, 2)
-        if sets.size == 1 and x.device.type == "cuda":  # the layout that tensor cores take; else each layer would copy
+        # The layout that tensor cores take, since each layer would copy otherwise; of single pixels it says nothing.
+        if sets.size == 1 and x.device.type == "cuda" and min(x.shape[-2:]) > 1:
             flat, weight = (t.contiguous(memory_format=torch.channels_last) for t in (flat, weight))
         y = F.conv2d(flat, weight, bias, stride=self.stride, padding=self.padding, groups=sets.size)
         return sets.scatter(y.unflatten(1, (sets.size, -1)).transpose(0, 1), x.shape[-4])

@@ -317,7 +317,8 @@ class Softmax(ClassLikelihood):
 
     def probabilities(self, f: Tensor) -> Tensor:
         """Softmax over the classes."""
-        return torch.softmax(f, -1)
+        # PyTorch is ten times faster on a CPU where the few classes are not the innermost dimension.
+        return torch.softmax(f.movedim(-1, 0).contiguous(), 0).movedim(0, -1)
 
 
 def _floating(y: Tensor) -> Tensor:

@@ -267,7 +267,7 @@ def training_transform(tasks: TasksConfig) -> Transform:
         )
     return Compose(
         (
-            RandomResizedCrop(tasks.size),
+            RandomResizedCrop(tasks.size, scale=(tasks.crop, 1.0)),
             ColourJitter(tasks.jitter, tasks.jitter, tasks.jitter),
             RandomFlip(),
             Normalise(),
