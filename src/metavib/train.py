@@ -26,7 +26,7 @@ from torch import Tensor
 
 from metavib import build, checkpoint
 from metavib.capture import replayed
-from metavib.compiled import Work, compiled
+from metavib.compiled import Compiled, Work, compiled
 from metavib.config import Config, read
 from metavib.distributed import ALONE, Ranks
 from metavib.experiments import Experiment, experiment
@@ -104,6 +104,8 @@ def train(
     clock = time.monotonic()
     show = ranks.first and not quiet
     with bar("training", options.steps, start=start, show=show) as advance, _stoppable() as asked_to_stop:
+        if isinstance(bound_of_tasks, Compiled):
+            advance(start, "compiling, half a minute")
         for step in range(start + 1, options.steps + 1):
             _set_rates(optimiser, decay(options.schedule, (step - 1) / options.steps))
             if options.restart_every and (step - 1) % options.restart_every == 0:
