@@ -158,6 +158,14 @@ def test_curves_over_tests_have_a_row_a_value_and_a_column_a_method(varied, made
     assert first.rows[1].cells == ("60.00 ± 0.40", "not run") and second.rows[0].cells == ("55.00 ± 0.40",)
 
 
+def test_progress_has_the_validation_of_each_third_of_a_training_and_its_best():
+    record = image(experiment="cub") | {"validation": [[step, step / 1000] for step in range(10, 301, 10)]}
+    record["config"]["train"]["steps"] = 300
+    (grid,) = grids.progress({"cub/gp-vib-cosine-start-seed0": record})
+    assert grid.header == ("run", "after 100 steps", "after 200 steps", "after 300 steps", "best")
+    assert grid.rows == (grids.Row("GP-VIB cosine, start", ("9.5", "19.0", "28.5", "30.0")),)
+
+
 def test_calibration_shows_a_fitted_temperature_as_a_row_of_its_own():
     cooled = copy.deepcopy(image()["evaluation"]["rows"][0]["metrics"]) | {"ece": 0.01}
     records = {"cub/maml-1-seed0": image(experiment="cub", temperature=2.0, tempered_metrics=cooled)}

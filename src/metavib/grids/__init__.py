@@ -6,6 +6,7 @@ from metavib.grids.accuracy import omniglot as omniglot
 from metavib.grids.accuracy import table_2 as table_2
 from metavib.grids.curves import beta as beta
 from metavib.grids.curves import inner_steps as inner_steps
+from metavib.grids.curves import progress as progress
 from metavib.grids.curves import shots as shots
 from metavib.grids.grid import Grid as Grid
 from metavib.grids.grid import Row as Row

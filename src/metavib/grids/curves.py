@@ -98,6 +98,24 @@ def inner_steps(records: Records) -> list[Grid]:
     return _tests(records, "inner_steps", "steps at test")
 
 
+def progress(records: Records) -> list[Grid]:
+    """Validation accuracy as training goes on, a grid an experiment: thirds of the training, and the best there was."""
+    return [_progress(EXPERIMENTS.get(e, e), group) for e, group in by_experiment(records).items()]
+
+
+def _progress(name: str, records: Records) -> Grid:
+    last = max(record["config"]["train"]["steps"] for record in records.values())
+    ends = [last * third // 3 for third in (1, 2, 3)]
+    rows = []
+    for run, record in records.items():
+        curve = record["validation"]
+        near = [[100 * score for step, score in curve if 0.9 * end <= step <= end] for end in ends]
+        means = [f"{sum(scores) / len(scores):.1f}" if scores else "" for scores in near]
+        rows.append(Row(title(read_name(run).row), (*means, f"{100 * max(score for _, score in curve):.1f}")))
+    note = "Means over the validations of the tenth of the steps before each; the best is of a single validation."
+    return Grid(name, ("run", *(f"after {end:,} steps" for end in ends), "best"), tuple(rows), note)
+
+
 def _tests(records: Records, varied: str, corner: str) -> list[Grid]:
     grids = []
     for name, group in by_training(records).items():
