@@ -24,7 +24,7 @@ RUNS = {
 TRAINING, UPDATES = 70, 30  # kills of each
 
 BEGIN = """
-import os, random, signal, sys, time
+import gc, os, random, signal, sys, time
 from pathlib import Path
 sys.path[:0] = {paths!r}
 import torch
@@ -98,6 +98,7 @@ update()
 began = time.monotonic()
 update()
 one = time.monotonic() - began
+gc.freeze()  # or a child's first garbage collection would touch, and so copy, all that its parent has
 kills, seen, learner = 0, set(), test_kill.Learner.from_run(root / "run")
 while kills < {kills}:
     assert not attempt(forever, rng.uniform(0.0, 3 * one))
