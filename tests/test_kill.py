@@ -104,7 +104,7 @@ while kills < {kills}:
     assert not attempt(forever, rng.uniform(0.0, 3 * one))
     kills += 1
     seen.add(test_kill.check_state(state, learner))
-print(kills, len(seen), file=out)
+print(kills, len(seen), file=out, flush=True)
 """
 
 
