@@ -297,7 +297,7 @@ def test_a_disk_that_is_full_ends_with_a_message(metavib, tmp_path, monkeypatch)
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("metavib.files.save_file", full)
+    monkeypatch.setattr("metavib.files.Path.write_bytes", full)
     path = write_config(tmp_path / "c.json", tiny.sinusoid())
     ended = metavib("train", "sinusoid", "--config", path, "--out", tmp_path / "run", "--quiet")
     assert ended.status == 2 and "No space left on device" in ended.err and "Traceback" not in ended.err

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 STALE = 3600.0  # seconds after which an unfinished file is taken to be abandoned
@@ -75,14 +75,8 @@ def read_json(path: Path) -> Any:
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Tensors and strings as a safetensors file, atomically."""
     whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-
-    def write(temporary: Path) -> None:
-        try:
-            save_file(whole, temporary, metadata=metadata)
-        except SafetensorError as error:  # a full disk, say, in their words
-            raise OSError(f"{path} could not be written: {error}.") from error
-
-    write_atomically(path, write)
+    # Not `save_file`, which has a temporary file of its own that a kill would leave behind.
+    write_atomically(path, lambda temporary: temporary.write_bytes(save(whole, metadata=metadata)))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
