@@ -398,8 +398,8 @@ def read_only(*args, **kwargs):
 
 @pytest.mark.parametrize(
     ("broken", "function", "words"),
-    [("Path.write_bytes", full, "No space left"), ("os.fsync", full, "No space left"), ("os.replace", full, "No space left"),
-     ("tempfile.mkstemp", read_only, "Permission denied")],
+    [("Path.write_bytes", full, "No space left"), ("os.fsync", full, "No space left"),
+     ("os.replace", full, "No space left"), ("tempfile.mkstemp", read_only, "Permission denied")],
 )  # fmt: skip
 def test_a_full_disk_or_a_read_only_folder_leaves_the_old_state(place, monkeypatch, broken, function, words):
     """At every step of writing: the message names the place, the old file is whole and there is no litter."""
