@@ -151,6 +151,7 @@ def improved_photographs(seeds: int | None = None) -> Runs:
         "start": start,
         "start-rates": start | rates,
         "start-scale": start | {"model.scale": 10.0},
+        "sharp-start-rates": {"model.site_m": 10.0, "model.site_s": 0.03} | rates,
         "start-crops": start | {"tasks.crop": 0.35},
         "start-no-jitter": start | {"tasks.jitter": 0.0},
         "start-unaugmented": start | {"tasks.augment": False},
