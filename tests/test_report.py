@@ -145,6 +145,16 @@ def test_cells_below_the_paper_are_listed_with_their_explanation(tmp_path):
     assert "It was &lt;trained&gt; for too short." in (tmp_path / "out" / "results" / "report.html").read_text()
 
 
+def test_an_explanation_of_several_cells_is_given_once(tmp_path):
+    folder = copied(tmp_path / "records", "table-2/omniglot-emnist/maml-1", "table-2/omniglot-emnist/dkt-linear-1")
+    write_json(folder / "notes.json", {"table-2": {"omniglot-emnist/*-1": "One reason for both."}})
+    report(folder, tmp_path / "out")
+    text = (tmp_path / "out" / "RESULTS.md").read_text()
+    first, second = text.partition("### Below the paper")[2].partition("\n## ")[0].strip().splitlines()
+    assert first.endswith("One reason for both.")
+    assert "DKT linear" in second and second.endswith("As for Omniglot → EMNIST, MAML, 1-shot accuracy %.")
+
+
 @pytest.mark.parametrize(
     ("notes", "message"),
     [

@@ -3,7 +3,7 @@
 from metavib.compare import ABOVE, AT, BELOW, NOT_RUN
 from metavib.report import words
 from metavib.report.data import FACTS
-from metavib.report.sections import Section
+from metavib.report.sections import Section, below
 from metavib.tables import grid, markdown
 
 
@@ -38,10 +38,8 @@ def _below(sections: list[Section]) -> str:
     """Every cell that is worse than the paper's, and why where that is known."""
     lines = [
         f"- {entry.where}: {entry.cell.text}, paper {entry.cell.paper_text}, {entry.cell.difference_text}. "
-        f"{entry.note or 'No explanation yet.'}"
-        for section in sections
-        for entry in section.entries
-        if entry.cell.verdict == BELOW
+        f"{explanation}"
+        for _, entry, explanation in below(sections)
     ]
     return "\n".join(lines) or "No cell is."
 

@@ -14,7 +14,7 @@ from metavib.displays import DISPLAYS
 from metavib.grids import Grid
 from metavib.report import words
 from metavib.report.data import FACTS
-from metavib.report.sections import VERDICTS, Section
+from metavib.report.sections import VERDICTS, Section, below
 
 COLOURS = 64  # of an inlined figure: lines and bands need no more, and the page stays small
 
@@ -89,11 +89,9 @@ def _overview(grids: list[Grid]) -> str:
 def _below(sections: list[Section]) -> str:
     """Every cell that is worse than the paper's, and why where that is known."""
     rows = []
-    for section in sections:
-        for where, cell, note in section.entries:
-            if cell.verdict == BELOW:
-                link = f'<a href="#{section.name}">{escape(where)}</a>'
-                rows.append(f"<tr><th>{link}</th>{_cell(cell)}<td>{escape(note or 'No explanation yet.')}</td></tr>")
+    for section, (where, cell, _), explanation in below(sections):
+        link = f'<a href="#{section.name}">{escape(where)}</a>'
+        rows.append(f"<tr><th>{link}</th>{_cell(cell)}<td>{escape(explanation)}</td></tr>")
     return _table(("cell", "ours and the paper's", "explanation"), rows) if rows else _paragraph("No cell is.")
 
 

@@ -1,7 +1,7 @@
 """What the report says, before anybody decides how it looks: a section a reproduction, from its records alone."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +67,19 @@ class Section(NamedTuple):
             if entry.note:
                 about.setdefault(entry.note, []).append(entry.where)
         return [Note("; ".join(where), text) for text, where in about.items()]
+
+
+def below(sections: list[Section]) -> Iterator[tuple[Section, Entry, str]]:
+    """Every cell that is worse than the paper's, and why where that is known; an explanation is given once."""
+    first: dict[str, str] = {}
+    for section in sections:
+        for entry in section.entries:
+            if entry.cell.verdict != BELOW:
+                continue
+            explanation = entry.note or "No explanation yet."
+            if entry.note and first.setdefault(entry.note, entry.where) != entry.where:
+                explanation = f"As for {first[entry.note]}."
+            yield section, entry, explanation
 
 
 VERDICTS = {
