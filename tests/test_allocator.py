@@ -14,10 +14,8 @@ import resource, torch
 from metavib.allocator import keep_freed_memory
 if {kept}:
     assert keep_freed_memory()
-for _ in range(2):
-    torch.ones(2**24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(4):
+for _ in range(40):
     torch.ones(2**24)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
@@ -33,7 +31,7 @@ def test_blocks_are_made_of_the_same_pages_again() -> None:
         int(subprocess.run([sys.executable, "-c", SCRIPT.format(kept=kept)], capture_output=True, check=True).stdout)
         for kept in (False, True)
     ]
-    assert faults[1] < faults[0] / 10
+    assert faults[1] < faults[0] / 2  # a few blocks are new until the heap has found its size
 
 
 def test_without_glibc_nothing_happens(monkeypatch) -> None:
