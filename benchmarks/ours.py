@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,7 @@ from metavib.experiments.classification import Classification
 from metavib.learner import Learner
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.objective import Bound
-from metavib.train import adam, ascend
+from metavib.train import adam, ascend, sampled
 
 Call = Callable[[], Any]
 
@@ -40,12 +39,8 @@ def plain_step(config: Config, world: Experiment) -> tuple[Call, Model]:
 
 
 def _pieces(config: Config, world: Experiment) -> tuple[Model, list[torch.Generator], Work]:
-    objective, options = build.objective(config), config.train
-
-    def bound_of(model: Model, streams: Sequence[Any]) -> Bound:
-        tasks, noise = streams
-        return objective(model, world.sample((options.tasks,), tasks), beta=options.beta, noise=noise)
-
+    options = config.train
+    bound_of = sampled(build.objective(config), world, (options.tasks,), beta=options.beta)
     model = build.model(config).to(config.device).train()
     return model, [seeded(config.seed, i, device=config.device) for i in range(2)], bound_of
 

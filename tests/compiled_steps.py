@@ -21,7 +21,7 @@ from metavib.experiments import experiment
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.strict import override
-from metavib.train import adam, ascend
+from metavib.train import adam, ascend, sampled
 
 STEPS = 3
 SMALL = {"model.width": 2, "tasks.size": 16, "tasks.queries": 2, "train.tasks": 2, "tasks.ways": 3, "model.samples": 4}
@@ -38,11 +38,7 @@ def steps(of: Config, world: Any, fast: bool) -> dict[str, Any]:
     objective, model = build.objective(of), build.model(of).to(of.device).train()
     optimiser = adam(model, of)
     streams = [seeded(of.seed, i, device=of.device) for i in range(2)]
-
-    def bound_of(model: Model, streams: list[Any]) -> tuple[Tensor, ...]:
-        tasks, noise = streams
-        return objective(model, world.sample((of.train.tasks,), tasks), beta=of.train.beta, noise=noise)
-
+    bound_of = sampled(objective, world, (of.train.tasks,), beta=of.train.beta)
     work = Compiled(bound_of) if fast else bound_of
 
     def step() -> tuple[Tensor, ...]:

@@ -41,3 +41,15 @@ def _seeded_weights() -> None:
 def generator() -> torch.Generator:
     """A freshly seeded generator."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Runs in this process; the commands that were started."""
+    import processes  # metavib may be imported only once its shapes are checked
+    from metavib import runs
+
+    monkeypatch.setattr(runs, "subprocess", processes.instead(processes.Here))
+    monkeypatch.setattr(runs, "POLL", 0.0)
+    monkeypatch.setattr(processes.Here, "started", [])
+    return processes.Here.started

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import processes
 import tiny
 from metavib import recipes, records, reproduce, reproductions, runs, tables
 from metavib.config import Config
@@ -28,15 +27,6 @@ def smaller(config: Config) -> Config:
     changes |= {"tasks.ways": 3, "tasks.queries": 2, "test.queries": 2, "test.tasks": 2, "test.weight_samples": 2}
     fast = QUICK(config)
     return override(fast, changes | {"model.width": 2, "test.shots": [k for k in fast.test.shots if k in (1, 15, 100)]})
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Runs in this process; the commands that were started."""
-    monkeypatch.setattr(runs, "subprocess", processes.instead(processes.Here))
-    monkeypatch.setattr(runs, "POLL", 0.0)
-    monkeypatch.setattr(processes.Here, "started", [])
-    return processes.Here.started
 
 
 # What there is

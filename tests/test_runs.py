@@ -15,15 +15,6 @@ from metavib.files import read_json
 from metavib.strict import to_dict
 
 
-@pytest.fixture
-def here(monkeypatch):
-    """Runs in this process; the commands that were started."""
-    monkeypatch.setattr(runs, "subprocess", processes.instead(processes.Here))
-    monkeypatch.setattr(runs, "POLL", 0.0)
-    monkeypatch.setattr(processes.Here, "started", [])
-    return processes.Here.started
-
-
 def test_results_of_another_config_do_not_count_as_finished(here, tmp_path):
     """A recipe that has changed since is not passed off as done: the run refuses, and says why."""
     runs.run_all({"a": tiny.sinusoid()}, tmp_path, quiet=True)

@@ -24,6 +24,20 @@ from metavib import (
 )
 from metavib import reproduce as reproductions
 from metavib import train as training
+from metavib.cli_config import (
+    ConfigFile,
+    Csv,
+    Device,
+    Improved,
+    KernelName,
+    LikelihoodName,
+    Precision,
+    Root,
+    Seed,
+    Shots,
+    Target,
+    TaskColumn,
+)
 from metavib.config import METHODS, Config
 from metavib.console import note, print_markdown
 from metavib.experiments import CLASSIFICATION, NAMES, REGRESSION, experiment
@@ -52,22 +66,22 @@ def train(
     name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(NAMES)}.")],
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")] = "gp-vib",
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: `runs/EXPERIMENT-METHOD-SEED`.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A config file, JSON or TOML, in place of the recipe.")] = None,
-    improved: Annotated[bool, typer.Option("--improved", help="Our own recipe in place of the paper's.")] = False,
+    config: ConfigFile = None,
+    improved: Improved = False,
     assign: Set = [],  # noqa: B006 - typer copies it
     steps: Annotated[int | None, typer.Option(help="Meta-training steps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides weights and training tasks.")] = None,
+    seed: Seed = None,
     repeats: Annotated[int | None, typer.Option(help="Independent trainings side by side.")] = None,
-    shots: Annotated[int | None, typer.Option(help="K, support points of a training task.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")] = None,
+    shots: Shots = None,
+    kernel: KernelName = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the KL.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32, float64; on a GPU also tf32 or bf16.")] = None,
-    root: Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="File of the experiment `table`.")] = None,
-    task: Annotated[str | None, typer.Option(help="Its column with the task of each row.")] = None,
-    target: Annotated[str | None, typer.Option(help="Its column with the output of each row.")] = None,
-    likelihood: Annotated[str | None, typer.Option(help="gaussian, student-t, poisson or bernoulli outputs.")] = None,
+    device: Device = None,
+    precision: Precision = None,
+    root: Root = None,
+    csv: Csv = None,
+    task: TaskColumn = None,
+    target: Target = None,
+    likelihood: LikelihoodName = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = False,
     trained: Annotated[
         Path | None, typer.Option(help="A finished run with the same training: test its model, train nothing.")

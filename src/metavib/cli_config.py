@@ -1,12 +1,28 @@
 """From the options of a command to a config: `metavib train` and `metavib tune` read them alike."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from metavib import recipes
 from metavib.config import Config, read
 from metavib.experiments.table import resolve
 from metavib.strict import override
+
+# Options of both commands.
+ConfigFile = Annotated[Path | None, typer.Option(help="A config file, JSON or TOML, in place of the recipe.")]
+Improved = Annotated[bool, typer.Option("--improved", help="Our own recipe in place of the paper's.")]
+Seed = Annotated[int | None, typer.Option(help="Decides weights and training tasks.")]
+Shots = Annotated[int | None, typer.Option(help="K, support points of a training task.")]
+KernelName = Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
+Precision = Annotated[str | None, typer.Option(help="float32, float64; on a GPU also tf32 or bf16.")]
+Root = Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")]
+Csv = Annotated[Path | None, typer.Option(help="File of the experiment `table`.")]
+TaskColumn = Annotated[str | None, typer.Option(help="Its column with the task of each row.")]
+Target = Annotated[str | None, typer.Option(help="Its column with the output of each row.")]
+LikelihoodName = Annotated[str | None, typer.Option(help="gaussian, student-t, poisson or bernoulli outputs.")]
 
 
 def resolved(

@@ -9,6 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metavib import build, cli_config, plots, tables
+from metavib.cli_config import (
+    ConfigFile,
+    Csv,
+    Device,
+    Improved,
+    KernelName,
+    LikelihoodName,
+    Precision,
+    Root,
+    Seed,
+    Shots,
+    Target,
+    TaskColumn,
+)
 from metavib.config import METHODS, Config
 from metavib.console import note, print_markdown
 from metavib.experiments import NAMES
@@ -49,23 +63,23 @@ def tune(
     sampler_seed: Annotated[
         int | None, typer.Option(help="Makes the values that are tried repeatable, for one worker.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A config file, JSON or TOML, in place of the recipe.")] = None,
-    improved: Annotated[bool, typer.Option("--improved", help="Our own recipe in place of the paper's.")] = False,
+    config: ConfigFile = None,
+    improved: Improved = False,
     assign: Annotated[
         list[str],
         typer.Option("--set", metavar="FIELD=VALUE", help="Any field of the config; what is set is not searched."),
     ] = [],  # noqa: B006
     steps: Annotated[int | None, typer.Option(help="Meta-training steps of a trial.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides weights and training tasks.")] = None,
-    shots: Annotated[int | None, typer.Option(help="K, support points of a training task.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32, float64; on a GPU also tf32 or bf16.")] = None,
-    root: Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="File of the experiment `table`.")] = None,
-    task: Annotated[str | None, typer.Option(help="Its column with the task of each row.")] = None,
-    target: Annotated[str | None, typer.Option(help="Its column with the output of each row.")] = None,
-    likelihood: Annotated[str | None, typer.Option(help="gaussian, student-t, poisson or bernoulli outputs.")] = None,
+    seed: Seed = None,
+    shots: Shots = None,
+    kernel: KernelName = None,
+    device: Device = None,
+    precision: Precision = None,
+    root: Root = None,
+    csv: Csv = None,
+    task: TaskColumn = None,
+    target: Target = None,
+    likelihood: LikelihoodName = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")] = False,
 ) -> None:

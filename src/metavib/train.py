@@ -33,7 +33,7 @@ from metavib.experiments import Experiment, experiment
 from metavib.files import naming, write_atomically, write_json
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.objective import Bound
+from metavib.objective import Bound, Objective
 from metavib.progress import bar
 from metavib.strict import to_dict
 
@@ -89,17 +89,13 @@ def train(
 
     shape = (options.tasks,) if config.repeats == 1 else (config.repeats, options.tasks)
 
-    def bound_of(model: Model, streams: Sequence[Any]) -> Bound:
-        tasks, noise = streams
-        return objective(model, world.sample(shape, tasks), beta=options.beta, noise=noise)
-
     def one_step() -> Bound:
         return ascend(bound_of_tasks(model, list(streams.values())), optimiser)
 
-    bound_of_tasks: Work = bound_of
+    bound_of_tasks = sampled(objective, world, shape, beta=options.beta)
     take_step: Callable[[], tuple[Tensor, ...]] = one_step
     if ranks.count == 1:  # what ranks say to each other can be neither compiled nor recorded
-        bound_of_tasks = compiled(bound_of, config.device, times=options.steps)
+        bound_of_tasks = compiled(bound_of_tasks, config.device, times=options.steps)
         take_step = replayed(one_step, config.device, streams.values())
     clock = time.monotonic()
     show = ranks.first and not quiet
@@ -139,6 +135,16 @@ def train(
                 if not last and stopping:
                     raise Interrupted(f"stopped after {step} of {options.steps} steps; continue with --resume.")
     return ranks.on_first(selected, folder).to(config.device)
+
+
+def sampled(objective: Objective, world: Experiment, shape: tuple[int, ...], *, beta: float) -> Work:
+    """From a model and two random streams, of tasks and of noise, to the objective on tasks drawn anew."""
+
+    def bound_of(model: Model, streams: Sequence[Any]) -> Bound:
+        tasks, noise = streams
+        return objective(model, world.sample(shape, tasks), beta=beta, noise=noise)
+
+    return bound_of
 
 
 def ascend(terms: tuple[Tensor, ...], optimiser: torch.optim.Optimizer) -> Bound:
