@@ -12,6 +12,7 @@ another, and of the mask only the numbers are used: no shape depends on it, and 
 (THEORY.md, section 8).
 """
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -70,12 +71,23 @@ class TaskNorm(nn.Module):
     def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         """Normalises `x (..., p, channels, *positions)`, the activations at `inputs`."""
         positions = x.ndim - inputs.mask.ndim - 1
-        scale, shift = self._affine(self._statistics(x, inputs, positions))
+        count = prod(x.shape[x.ndim - positions :])
+        scale, shift = self.affine(inputs, lambda: _per_point(x, positions), count)
         ones = (1,) * positions
         y = torch.addcmul(shift.reshape(*shift.shape, *ones), x, scale.reshape(*scale.shape, *ones))
         return y.to(x.dtype)
 
-    def affine(self) -> tuple[Tensor, Tensor]:
+    def affine(self, inputs: Inputs, moments: Callable[[], Moments], positions: int) -> tuple[Tensor, Tensor]:
+        """Scale and shift `(..., p or 1, channels)` that normalise the activations at `inputs`.
+
+        Args:
+            inputs: all points of each task.
+            moments: those of each point over its positions; asked for only where they decide.
+            positions: how many there are.
+        """
+        return self._affine(self._running() if self.pointwise else self._statistics(moments(), inputs, positions))
+
+    def running_affine(self) -> tuple[Tensor, Tensor]:
         """Scale and shift `(..., channels)` of every point, where it is normalised without a look at the others."""
         scale, shift = self._affine(self._running())
         return scale.squeeze(-2), shift.squeeze(-2)
@@ -94,10 +106,7 @@ class TaskNorm(nn.Module):
     def _running(self) -> Moments:
         return Moments(self.running_mean.unsqueeze(-2), self.running_var.unsqueeze(-2))
 
-    def _statistics(self, x: Tensor, inputs: Inputs, positions: int) -> Moments:
-        if self.pointwise:
-            return self._running()
-        each = _per_point(x, positions)
+    def _statistics(self, each: Moments, inputs: Inputs, positions: int) -> Moments:
         weights = inputs.mask.unsqueeze(-1).to(each.mean.dtype)
         if self.encoding == "support+point":
             return _support_and_point(each, weights, inputs.n)
@@ -105,7 +114,7 @@ class TaskNorm(nn.Module):
         # No tensor may leave a transform, and to write into a buffer is to leave it.
         if self.encoding == "running" and not torch._C._are_functorch_transforms_active():
             with torch.no_grad():
-                self._learn(together, weights.sum(-2) * prod(x.shape[x.ndim - positions :]))
+                self._learn(together, weights.sum(-2) * positions)
         return together
 
     def _learn(self, statistics: Moments, count: Tensor) -> None:

@@ -1,10 +1,12 @@
 """Pieces of convolutional networks: convolution then batch-norm, and pooling, over `(..., p, channels, h, w)`."""
 
+from math import prod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from metavib.backbones import pool
+from metavib.backbones import pool, windows
 from metavib.inputs import Inputs
 from metavib.layers import Conv2d
 from metavib.norm import ENCODINGS, TaskNorm
@@ -46,9 +48,23 @@ class ConvNorm(nn.Module):
         if self.norm is None:
             return self.conv(x)
         if self.norm.pointwise:  # a fixed scale and shift a channel: weights of the convolution, and no pass of its own
-            scale, shift = self.norm.affine()
+            scale, shift = self.norm.running_affine()
             return self.conv.convolve(x, self.conv.weight * scale[..., None, None, None], shift)
         return self.norm(self.conv(x), inputs)
+
+    def pooled(self, x: Tensor, inputs: Inputs) -> Tensor:
+        """The same, then `max_pool`."""
+        if self.conv.stride != 1 or not windows.suit(x, self.conv.weight):
+            return max_pool(self(x, inputs))
+        a, w = windows.windows(x), windows.placed(self.conv.weight)
+        if self.norm is None:
+            y = windows.largest(a, w)
+            return y if self.conv.bias is None else y + self.conv.bias[..., None, :, None, None]
+        scale, shift = self.norm.affine(inputs, lambda: windows.moments(a, w), 4 * prod(a.shape[-2:]))
+        if self.norm.weight is not None:  # the sign of the scale
+            w = w * torch.where(self.norm.weight < 0, -1.0, 1.0)[..., None, :, None]
+        y = windows.largest(a, w)
+        return torch.addcmul(shift[..., None, None], y, scale.abs()[..., None, None]).to(y.dtype)
 
 
 def max_pool(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from metavib.backbones.backbone import Backbone
-from metavib.backbones.blocks import ConvNorm, max_pool, pointwise
+from metavib.backbones.blocks import ConvNorm, pointwise
 from metavib.inputs import Inputs
 
 LAYERS = 4
@@ -44,7 +44,8 @@ class Conv4(Backbone):
         x = inputs.x
         for layer, extras in zip(self.layers, self.extras, strict=True):
             # The largest of the rectified is the rectified largest: pooling first leaves ReLU a quarter of the work.
-            x = max_pool(layer(x, inputs)).relu()
+            assert isinstance(layer, ConvNorm)
+            x = layer.pooled(x, inputs).relu()
             x = _apply(extras, x, inputs)
         return x.flatten(-3)
 
