@@ -25,7 +25,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("states", "predictions"),
     ("weights", "priors"),
     ("objective", "predictive"),
-    ("encoders", "encoders.*"),
+    ("encoders", "encoders.*", "splits"),
     ("model",),
     ("methods", "repeats"),
     ("baselines", "baselines.*"),

@@ -14,6 +14,7 @@ from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softma
 from metavib.model import Model
 from metavib.objective import Objective, vib
 from metavib.predictive import predictive
+from metavib.splits import OverSplits
 from metavib.weights import Network
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
@@ -23,7 +24,8 @@ def objective(config: Config) -> Objective:
     """What training maximises: the bound, its predictive form, or the marginal likelihood where the method is DKT."""
     if config.method == "dkt":
         return baselines.evidence
-    return predictive if config.train.objective == "predictive" else vib
+    of_a_split = predictive if config.train.objective == "predictive" else vib
+    return of_a_split if config.train.splits == 1 else OverSplits(of_a_split, config.train.splits)
 
 
 def model(config: Config) -> Model:

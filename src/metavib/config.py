@@ -171,6 +171,7 @@ class TrainConfig:
         steps: how many.
         tasks: tasks a step.
         objective: vib, the paper's bound; predictive, its form with log predictive densities (`metavib.predictive`).
+        splits: into support and query that a task's bound is averaged over (`metavib.splits`); of GP-VIB.
         beta: weight of the KL.
         lr: Adam's learning rate.
         scale_lr: that of the kernel's out-scale v, where it has one of its own.
@@ -187,6 +188,7 @@ class TrainConfig:
     steps: int = 60_000
     tasks: int = 5
     objective: str = "vib"
+    splits: int = 1
     beta: float = 1.0
     lr: float = 1e-3
     scale_lr: float | None = None
@@ -262,12 +264,14 @@ class Config:
             raise ValueError(f"train.objective must be vib or predictive; got {self.train.objective!r}.")
         if self.train.schedule not in ("constant", "cosine"):
             raise ValueError(f"train.schedule must be constant or cosine; got {self.train.schedule!r}.")
-        for name in ("steps", "tasks", "validation_tasks", "save_every", "log_every"):
+        for name in ("steps", "tasks", "splits", "validation_tasks", "save_every", "log_every"):
             if getattr(self.train, name) < 1:
                 raise ValueError(f"train.{name} must be at least 1; got {getattr(self.train, name)}.")
         for name in ("validate_every", "restart_every"):
             if getattr(self.train, name) < 0:
                 raise ValueError(f"train.{name} must be 0 (never) or above; got {getattr(self.train, name)}.")
+        if self.train.splits > 1:
+            self._check_splits()
         if self.train.select not in ("last", "best"):
             raise ValueError(f"train.select must be last or best; got {self.train.select!r}.")
         if self.train.select == "best" and not self.train.validate_every:
@@ -288,6 +292,21 @@ class Config:
             raise ValueError(f"test.tasks must be at least 2, for an interval; got {self.test.tasks}.")
         self._check_test()
         check_beta(self.train.beta, dirac=self.method in DIRAC)
+
+    def _check_splits(self) -> None:
+        """A task can be split anew only where its points may trade places, after the network."""
+        tasks = self.tasks
+        if self.method != "gp-vib" or self.model.norm == "support+point" or tasks.min_shots is not None:
+            raise ValueError(
+                "train.splits above 1 is for gp-vib, on tasks that all have the same shots, with a batch-norm that "
+                f"does not tell support from query; got method = {self.method}, model.norm = {self.model.norm} and "
+                f"tasks.min_shots = {tasks.min_shots}."
+            )
+        if self.train.splits * tasks.shots > tasks.shots + tasks.queries:
+            raise ValueError(
+                f"train.splits must leave no point in the support twice: with {tasks.shots} shots and {tasks.queries} "
+                f"queries at most {(tasks.shots + tasks.queries) // max(tasks.shots, 1)}; got {self.train.splits}."
+            )
 
     def _check_test(self) -> None:
         """What would otherwise fail after hours of training."""
