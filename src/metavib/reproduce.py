@@ -46,6 +46,7 @@ def quick(config: Config) -> Config:
         "tasks.channels": 1,
         "tasks.size": 28,
         "train.tasks": min(2, config.train.tasks),
+        "train.splits": min(2, config.train.splits),
         "train.validation_tasks": 4,
         "model.width": 8,
         "model.samples": 50,

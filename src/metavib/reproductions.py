@@ -143,29 +143,29 @@ def _precision(config: Config) -> str:
 
 
 def improved_photographs(seeds: int | None = None) -> Runs:
-    """What helps on photographs with one shot, in a quarter of the training, judged on validation alone."""
+    """What helps on photographs with one shot, in a sixth of the training, judged on validation alone."""
     start = {"model.site_m": 5.0, "model.site_s": 0.13}
-    rates = {"train.site_lr": 0.01, "train.scale_lr": 0.01}
+    splits: dict[str, Any] = {"train.splits": 17}
     changes: dict[str, dict[str, Any]] = {
+        "start-splits": start | splits,
+        "start-splits-crops": start | splits | {"tasks.crop": 0.35},
         "paper": {},
         "start": start,
-        "start-rates": start | rates,
-        "start-scale": start | {"model.scale": 10.0},
-        "sharp-start-rates": {"model.site_m": 10.0, "model.site_s": 0.03} | rates,
-        "start-crops": start | {"tasks.crop": 0.35},
-        "start-no-jitter": start | {"tasks.jitter": 0.0},
-        "start-unaugmented": start | {"tasks.augment": False},
-        "start-full": start | {"model.sites": "full"},
+        "splits": splits,
+        "start-splits-unaugmented": start | splits | {"tasks.augment": False},
+        "start-splits-rates": start | splits | {"train.site_lr": 0.01, "train.scale_lr": 0.01},
+        "start-splits-full": start | splits | {"model.sites": "full"},
     }
     cells: Runs = {}
-    for column, kernel in product(("cub", "mini-imagenet"), ("cosine", "linear")):
-        base = override(recipes.recipe(column, "gp-vib", shots=1, kernel=kernel), _SHORTER)
-        cells |= {f"{column}/gp-vib-{kernel}-{name}": override(base, change) for name, change in changes.items()}
-        cells[f"{column}/dkt-{kernel}"] = override(recipes.recipe(column, "dkt", shots=1, kernel=kernel), _SHORTER)
+    for column in ("cub", "mini-imagenet"):
+        for kernel, names in (("cosine", list(changes)), ("linear", list(changes)[:3])):
+            base = override(recipes.recipe(column, "gp-vib", shots=1, kernel=kernel), _SHORTER)
+            cells |= {f"{column}/gp-vib-{kernel}-{name}": override(base, changes[name]) for name in names}
+        cells[f"{column}/dkt-cosine"] = override(recipes.recipe(column, "dkt", shots=1, kernel="cosine"), _SHORTER)
     return dict(_seeded(cells, seeds or 1))
 
 
-_SHORTER = {"train.steps": 15_000, "test.tasks": 600}
+_SHORTER = {"train.steps": 10_000, "test.tasks": 600}
 
 
 def glyphs() -> Runs:
@@ -284,7 +284,7 @@ REPRODUCTIONS = {
         "what helps on CUB and mini-ImageNet, judged on validation",
         improved_photographs,
         DISPLAYS["improved-photographs"],
-        quick="cub/gp-vib-cosine-paper-seed0,cub/gp-vib-linear-start-full-seed0",
+        quick="cub/gp-vib-cosine-paper-seed0,cub/gp-vib-cosine-start-splits-full-seed0",
         seeded=True,
     ),
     "glyphs": Reproduction(
