@@ -69,5 +69,5 @@ def moments(a: Tensor, w: Tensor) -> Moments:
 
 
 def _in_full(kind: str) -> AbstractContextManager[None]:
-    """Products as precise as their factors, on any kind of device."""
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    """Products as precise as their factors; tensors that are shapes alone have no precision."""
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
