@@ -146,6 +146,7 @@ def improved_photographs(seeds: int | None = None) -> Runs:
     """What helps on photographs with one shot, in a sixth of the training, judged on validation alone."""
     start = {"model.site_m": 5.0, "model.site_s": 0.13}
     splits: dict[str, Any] = {"train.splits": 17}
+    rates = {"train.site_lr": 0.01, "train.scale_lr": 0.01}
     changes: dict[str, dict[str, Any]] = {
         "start-splits": start | splits,
         "start-splits-crops": start | splits | {"tasks.crop": 0.35},
@@ -153,8 +154,11 @@ def improved_photographs(seeds: int | None = None) -> Runs:
         "start": start,
         "splits": splits,
         "start-splits-unaugmented": start | splits | {"tasks.augment": False},
-        "start-splits-rates": start | splits | {"train.site_lr": 0.01, "train.scale_lr": 0.01},
+        "start-splits-rates": start | splits | rates,
         "start-splits-full": start | splits | {"model.sites": "full"},
+        **{
+            f"start-splits-rates-crop-{crop}": start | splits | rates | {"tasks.crop": crop} for crop in (0.35, 0.7, 0.9)
+        },
     }
     cells: Runs = {}
     for column in ("cub", "mini-imagenet"):
