@@ -58,6 +58,17 @@ def test_resized_crop_is_pillows_antialiased_crop_and_resize(size):
         assert (crop - expected).abs().max() <= 1.01 * LEVEL  # Pillow rounds after each of its two passes
 
 
+def test_half_precision_is_off_by_less_than_a_pictures_own_rounding(monkeypatch):
+    """On a GPU the products are in half precision."""
+    images = torch.stack([picture(256, 256, seed=s) for s in range(4)])
+    drawn = boxes((0, 0, 256, 256), (17, 40, 201, 150), (100, 3, 40, 61), (0, 100, 72, 72))
+    exact = augment.resized_crop(images, drawn, size=84)
+    monkeypatch.setattr(augment, "RESAMPLED_IN", {"cpu": torch.float16})
+    half = augment.resized_crop(images, drawn, size=84)
+    assert half.dtype == exact.dtype and not torch.equal(half, exact)
+    assert (half - exact).abs().max() < 0.5 * LEVEL and (half - exact).abs().mean() < 0.05 * LEVEL
+
+
 def test_a_single_grid_sample_would_alias_where_the_crop_does_not():
     """Why the crop is two matrix products: one bilinear look-up is far off Pillow for 256 pixels to 84."""
     image = picture(256, 256)

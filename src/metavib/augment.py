@@ -23,6 +23,9 @@ from metavib.noise import Stream, draw
 Transform = Callable[[Tensor, Stream], Tensor]
 """From images `(N, C, H, W)`, uint8 as stored, to the floats a network takes."""
 
+RESAMPLED_IN = {"cuda": torch.float16}
+"""Half precision where it is faster: off by a twentieth of a grey level, less than a picture's own rounding."""
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -170,10 +173,12 @@ def resized_crop(images: Tensor, boxes: Boxes, *, size: int) -> Tensor:
     smooth and textured pictures of 256 pixels brought to 84 its mean error is 13 grey levels, that of twice the grid
     averaged 5, that of this 0.3.
     """
-    images = unit(images)
-    rows = _triangle(boxes.top, boxes.height, images.shape[-2], size).to(images.dtype)
-    columns = _triangle(boxes.left, boxes.width, images.shape[-1], size).to(images.dtype)
-    return rows.unsqueeze(1) @ images @ columns.mT.unsqueeze(1)
+    exact = torch.float64 if images.dtype == torch.float64 else torch.get_default_dtype()
+    dtype = exact if exact == torch.float64 else RESAMPLED_IN.get(images.device.type, exact)
+    rows = _triangle(boxes.top, boxes.height, images.shape[-2], size).to(dtype)
+    columns = _triangle(boxes.left, boxes.width, images.shape[-1], size).to(dtype)
+    pixels = images.to(dtype) if images.is_floating_point() else images.to(dtype) / 255
+    return (rows.unsqueeze(1) @ pixels @ columns.mT.unsqueeze(1)).to(exact)
 
 
 def _triangle(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:

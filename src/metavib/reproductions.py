@@ -157,7 +157,8 @@ def improved_photographs(seeds: int | None = None) -> Runs:
         "start-splits-rates": start | splits | rates,
         "start-splits-full": start | splits | {"model.sites": "full"},
         **{
-            f"start-splits-rates-crop-{crop}": start | splits | rates | {"tasks.crop": crop} for crop in (0.35, 0.7, 0.9)
+            f"start-splits-rates-crop-{crop}": start | splits | rates | {"tasks.crop": crop}
+            for crop in (0.35, 0.7, 0.9)
         },
     }
     cells: Runs = {}
