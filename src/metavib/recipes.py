@@ -121,7 +121,7 @@ _IMPROVED_PHOTOGRAPHS: Changes = {
     "train.schedule": "cosine",
 }
 # The smallest crop, as a share of the image. Those of mini-ImageNet are cut from 84 x 84 pixels, and blurred.
-_CROPS = {"cub": 0.35, "mini-imagenet": 0.7, "mini-imagenet-cub": 0.7}
+_CROPS = {"cub": 0.35, "mini-imagenet": 0.9, "mini-imagenet-cub": 0.9}
 _PHOTOGRAPHS = tuple(_CROPS)
 _IMPROVED: dict[str, Changes] = {
     **{name: {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": crop} for name, crop in _CROPS.items()},
