@@ -27,17 +27,21 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("PyTorch sees no GPU on this machine; use --device cpu.")
     precision = options.precision or ("bf16" if options.device == "cuda" else "float32")
     found = comparisons(options.device, precision, cores=min(2, os.cpu_count() or 1), full=options.full)
-    result = measure(
+    result, paths = None, []
+    for result in measure(  # noqa: B007 - the last is wanted
         (c for c in found if options.only in c.what),
         options.device,
         precision,
         seconds=options.seconds,
         tell=lambda what: print(f"measuring: {what}", file=sys.stderr, flush=True),
-    )
+    ):
+        if not options.only:  # after every line: what was measured is not lost with what comes next
+            paths = write(result, options.out)
+    if result is None:
+        parser.error(f"nothing that is measured has {options.only!r} in its name.")
     print(json.dumps(result, indent=2) if options.json else f"\n{summary(result)}\n\n{table(result)}")
-    if not options.only:
-        for path in write(result, options.out):
-            print(f"written: {path}", file=sys.stderr)
+    for path in paths:
+        print(f"written: {path}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks import ours
 from benchmarks.floors import Work, work
-from benchmarks.measure import Call, Timing, timing
+from benchmarks.measure import Call, Timing, once
 from metavib.config import Config
 from metavib.recipes import recipe
 from metavib.strict import override
@@ -198,7 +198,7 @@ def _training(device: str, precision: str) -> Comparison:
         "GP-VIB training, Omniglot to EMNIST, 5-way 1-shot: 60,000 steps, 600 validations",
         lambda: run,
         target=60_000.0 if device.startswith("cuda") else None,
-        clock=partial(timing, repeats=1, warm_up=0, device=device),
+        clock=partial(once, device=device),
     )
 
 

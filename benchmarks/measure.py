@@ -46,6 +46,12 @@ def timing(call: Call, *, repeats: int = 15, warm_up: int = 3, at_least: float =
     return Timing(statistics.median(found), min(found), max(found))
 
 
+def once(call: Call, *, device: str = "cpu") -> Timing:
+    """How long a call takes that is too long to be made twice."""
+    seconds = _clocked(call, 1, device)
+    return Timing(seconds, seconds, seconds)
+
+
 def side_by_side(
     calls: Mapping[str, Call],
     *,

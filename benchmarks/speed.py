@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,8 @@ class Row:
 
 def measure(
     found: Iterable[Comparison], device: str, precision: str, *, seconds: float, tell: Callable[[str], Any]
-) -> dict[str, Any]:
-    """All rows, and what a result must say of where it comes from.
+) -> Iterator[dict[str, Any]]:
+    """The rows so far, and what a result must say of where it comes from; again after every comparison.
 
     Args:
         found: what to compare.
@@ -72,14 +72,14 @@ def measure(
         if comparison.work and comparison.threads not in known:
             known[comparison.threads] = rates(device, precision)
         rows += _rows(comparison, device, seconds=seconds, machine=known.get(comparison.threads))
-    return {
-        **description(device),
-        "device": device,
-        "precision": precision,
-        "load_at_start": round(load, 2),
-        "rates": {str(threads): machine._asdict() for threads, machine in known.items()},
-        "rows": [asdict(row) for row in rows],
-    }
+        yield {
+            **description(device),
+            "device": device,
+            "precision": precision,
+            "load_at_start": round(load, 2),
+            "rates": {str(threads): machine._asdict() for threads, machine in known.items()},
+            "rows": [asdict(row) for row in rows],
+        }
 
 
 def _rows(comparison: Comparison, device: str, *, seconds: float, machine: Rates | None) -> list[Row]:

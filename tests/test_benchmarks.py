@@ -11,7 +11,7 @@ from benchmarks import ours
 from benchmarks.__main__ import main
 from benchmarks.comparisons import Comparison, Reference
 from benchmarks.floors import Rates, Work, rates, work
-from benchmarks.measure import Timing, side_by_side
+from benchmarks.measure import Timing, once, side_by_side
 from benchmarks.references.sines import Sines, sines
 from benchmarks.speed import measure, table, write
 from torch import Tensor, nn
@@ -209,7 +209,9 @@ def result(monkeypatch: pytest.MonkeyPatch) -> dict:
         Comparison("use", lambda: nothing, target=1.0, units=4),
         Comparison("import", lambda: nothing, target=1000.0, clock=lambda _: Timing(2.0, 2.0, 2.0)),
     ]
-    return measure(found, "cpu", "float32", seconds=0.0, tell=lambda _: None)
+    so_far = list(measure(found, "cpu", "float32", seconds=0.0, tell=lambda _: None))
+    assert [len(each["rows"]) for each in so_far] == [3, 4, 5]  # what was measured is there before the next begins
+    return so_far[-1]
 
 
 def test_rows_say_ratio_target_and_floor(result: dict) -> None:
@@ -231,6 +233,17 @@ def test_results_are_a_table_and_two_files(result: dict, tmp_path: Path) -> None
     lines = table(result).splitlines()
     assert len(lines) == 2 + len(result["rows"]) and len({line.count("|") for line in lines}) == 1
     assert "25.0×" in lines[2] and "met" in lines[2] and "missed" in lines[3]
+
+
+def test_what_is_not_measured_cannot_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "no such line"])
+    assert "nothing that is measured has 'no such line' in its name" in capsys.readouterr().err
+
+
+def test_a_long_call_is_made_once() -> None:
+    calls: list[int] = []
+    assert once(lambda: calls.append(1)).median >= 0 and calls == [1]
 
 
 def test_a_gpu_that_is_not_there_is_refused(

@@ -16,6 +16,7 @@ from metavib.noise import draw, seeded
 HERE = Path(__file__).parent
 # In double precision, but for the tasks, which are drawn in single.
 TIGHT = {"bounds": 1e-6, "state": 1e-6, "gradients": 1e-5, "predictions": 1e-9, "again": 0.0}
+ROUNDING = 1e-12  # sums on a GPU do not always add up in the same order
 
 
 def check(name: str, method: str, backend: str, device: str) -> None:
@@ -25,7 +26,8 @@ def check(name: str, method: str, backend: str, device: str) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert not found["failed"]
     assert found["same streams"]
-    assert all(gap <= TIGHT[what] for what, gap in found["gaps"].items()), found
+    tight = TIGHT if device == "cpu" else TIGHT | {"again": ROUNDING}
+    assert all(gap <= tight[what] for what, gap in found["gaps"].items()), found
 
 
 @pytest.mark.parametrize("method", BOUND)

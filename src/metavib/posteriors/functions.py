@@ -65,8 +65,8 @@ class Dual(Posterior):
         $a = (K+S)^{-1} m$ and $a^\top K a = m^\top a - a^\top S a$: no inverse of K (eq. 9).
         """
         m, s = self.sites
-        a = linalg.solve_transposed(self.L, self.L_m)
         L_inv = linalg.solve(self.L, linalg.identity_like(self.L).expand_as(self.L))
+        a = L_inv.mT @ self.L_m
         trace = (s * L_inv.square().sum(-2)).sum(-1)
         fit = self.L_m.square().sum((-2, -1)) - (s.unsqueeze(-1) * a.square()).sum((-2, -1))
         return 0.5 * (fit + m.shape[-1] * (linalg.logdet(self.L) - s.log().sum(-1) - s.shape[-1] + trace))
