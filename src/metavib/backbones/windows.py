@@ -6,10 +6,9 @@ convolution, the statistics, their use, and the derivatives of all three. Two fa
 * The four positions of a pooling window see one window of 4 x 4 pixels. With these windows as columns of a matrix A
   and the filter, at each of its four places in the window, as rows of a matrix W, convolution is W A, and pooling is
   the largest of four rows.
-* Statistics of a linear map's outputs follow from those of its inputs: with $\bar a$ the mean of a point's columns
-  and
-  C their covariance, an output has mean $\bar a^\top w$ and variance $w^\top C w$. For few channels C is small, and
-  the outputs themselves are never looked at.
+* Statistics of a linear map's outputs follow from those of its inputs: with $\bar a$ the mean of a point's columns and C
+  their covariance, an output has mean $\bar a^\top w$ and variance $w^\top C w$. For few channels C is small, and the
+  outputs themselves are never looked at.
 
 And the largest of the normalised is the largest, normalised: where batch-norm's scale is positive, that is, and
 elsewhere after a change of the filter's sign.
