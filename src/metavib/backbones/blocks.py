@@ -1,6 +1,7 @@
 """Pieces of convolutional networks: convolution then batch-norm, and pooling, over `(..., p, channels, h, w)`."""
 
 from math import prod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +77,30 @@ def max_pool(x: Tensor) -> Tensor:
     if cpu and not compiling:
         return pool.max_pool(x)
     return F.max_pool2d(x.flatten(0, -4), 2).unflatten(0, x.shape[:-3])
+
+
+def rectify(x: Tensor) -> Tensor:
+    """The larger of x and zero."""
+    transformed = torch._C._are_functorch_transforms_active()  # a derivative within, for which the compiler knows ReLU
+    compiled_for_cpu = torch.compiler.is_compiling() and x.device.type == "cpu"
+    return _Rectify.apply(x) if compiled_for_cpu and not transformed else x.relu()
+
+
+class _Rectify(torch.autograd.Function):
+    """ReLU, whose derivative is the sign of its output: compiled for a CPU, masks of one byte are slow to read."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.relu()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return g * y.sign()
 
 
 def pointwise(network: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from metavib.backbones.backbone import Backbone
-from metavib.backbones.blocks import ConvNorm, pointwise
+from metavib.backbones.blocks import ConvNorm, pointwise, rectify
 from metavib.inputs import Inputs
 
 LAYERS = 4
@@ -45,7 +45,7 @@ class Conv4(Backbone):
         for layer, extras in zip(self.layers, self.extras, strict=True):
             # The largest of the rectified is the rectified largest: pooling first leaves ReLU a quarter of the work.
             assert isinstance(layer, ConvNorm)
-            x = layer.pooled(x, inputs).relu()
+            x = rectify(layer.pooled(x, inputs))
             x = _apply(extras, x, inputs)
         return x.flatten(-3)
 
@@ -80,7 +80,7 @@ class StridedConv4(Backbone):
         """Features of images `(..., p, channels, height, width)`."""
         x = inputs.x
         for layer, extras in zip(self.layers, self.extras, strict=True):
-            x = _apply(extras, layer(x, inputs).relu(), inputs)
+            x = _apply(extras, rectify(layer(x, inputs)), inputs)
         return x.mean((-2, -1))
 
 
@@ -92,5 +92,5 @@ def _extras(width: int, norm: str, extra: int) -> nn.ModuleList:
 
 def _apply(extras: nn.Module, x: Tensor, inputs: Inputs) -> Tensor:
     for layer in extras.children():
-        x = layer(x, inputs).relu()
+        x = rectify(layer(x, inputs))
     return x

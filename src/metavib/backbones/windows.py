@@ -6,8 +6,8 @@ convolution, the statistics, their use, and the derivatives of all three. Two fa
 * The four positions of a pooling window see one window of 4 x 4 pixels. With these windows as columns of a matrix A
   and the filter, at each of its four places in the window, as rows of a matrix W, convolution is W A, and pooling is
   the largest of four rows.
-* Statistics of a linear map's outputs follow from those of its inputs: with $\bar a$ the mean of a point's columns and C
-  their covariance, an output has mean $\bar a^\top w$ and variance $w^\top C w$. For few channels C is small, and the
+* Statistics of a linear map's outputs follow from those of its inputs: with $\bar a$ the mean of a point's columns and
+  C their covariance, an output has mean $\bar a^\top w$ and variance $w^\top C w$. For few channels C is small, and the
   outputs themselves are never looked at.
 
 And the largest of the normalised is the largest, normalised: where batch-norm's scale is positive, that is, and
@@ -47,11 +47,11 @@ def placed(weight: Tensor) -> Tensor:
 def largest(a: Tensor, w: Tensor) -> Tensor:
     """`(..., p, out, h/2, w/2)`: of the four positions of each window the largest, from `windows` and `placed`."""
     places, filters, size = w.shape[-3:-1], w.flatten(-3, -2).unsqueeze(-3), a.shape[-2:]
-    if a.device.type == "cuda":  # channels last, as the next layer wants it
-        y = (a.flatten(-2).mT @ filters.mT).unflatten(-1, places).amax(-2).mT
-    else:
-        y = (filters @ a.flatten(-2)).unflatten(-2, places).max(-3).values
-    return y.unflatten(-1, size)
+    if a.device.type == "cpu" and not torch.compiler.is_compiling():
+        return (filters @ a.flatten(-2)).unflatten(-2, places).max(-3).values.unflatten(-1, size)
+    # Channels last, as convolutions on a GPU and compiled ones want it; the two ways to say it are fast on one each.
+    y = (a.flatten(-2).mT @ filters.mT).unflatten(-1, places)
+    return (y.amax(-2) if a.device.type == "cuda" else y.max(-2).values).mT.unflatten(-1, size)
 
 
 def moments(a: Tensor, w: Tensor) -> Moments:
