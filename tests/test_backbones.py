@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from metavib import methods
 from metavib.backbones import MLP, Backbone, Conv4, Pointwise, ResNet12, StridedConv4
-from metavib.backbones.blocks import NORMS
+from metavib.backbones.blocks import NORMS, _Rectify
 from metavib.encoders import Descent, SimplifiedSites
 from metavib.inputs import Inputs
 from metavib.kernels import BNCosine
@@ -451,3 +451,18 @@ def test_predictions_at_test_depend_on_other_queries_under_transductive_only(
     second.query.x[1:] += 1
     before, after = (model(t, torch.Generator().manual_seed(0)).mean[0] for t in (first, second))
     assert torch.allclose(before, after, atol=1e-10) is not depends
+
+
+def test_rectify_is_relu_with_its_derivatives() -> None:
+    """The form for a compiler: values, gradient, and the gradient of a gradient's norm."""
+    x = torch.randn(50, dtype=torch.float64)
+    x[:5] = 0.0
+    found = []
+    for function in (_Rectify.apply, torch.relu):
+        z = x.clone().requires_grad_()
+        y = function(z)
+        (first,) = torch.autograd.grad((y**3).sum(), z, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), z)
+        found.append((y, first, second))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)

@@ -55,15 +55,14 @@ class ConvNorm(nn.Module):
 
     def pooled(self, x: Tensor, inputs: Inputs) -> Tensor:
         """The same, then `max_pool`."""
-        if self.conv.stride != 1 or not windows.suit(x, self.conv.weight):
+        norm, weight = self.norm, self.conv.weight
+        # Where nothing is measured there is nothing to save.
+        if norm is None or norm.pointwise or self.conv.stride != 1 or not windows.suit(x, weight):
             return max_pool(self(x, inputs))
-        a, w = windows.windows(x), windows.placed(self.conv.weight)
-        if self.norm is None:
-            y = windows.largest(a, w)
-            return y if self.conv.bias is None else y + self.conv.bias[..., None, :, None, None]
-        scale, shift = self.norm.affine(inputs, lambda: windows.moments(a, w), 4 * prod(a.shape[-2:]))
-        if self.norm.weight is not None:  # the sign of the scale
-            w = w * torch.where(self.norm.weight < 0, -1.0, 1.0)[..., None, :, None]
+        a, w = windows.windows(x), windows.placed(weight)
+        scale, shift = norm.affine(inputs, lambda: windows.moments(a, w), 4 * prod(a.shape[-2:]))
+        if norm.weight is not None:  # the sign of the scale
+            w = w * torch.where(norm.weight < 0, -1.0, 1.0)[..., None, :, None]
         y = windows.largest(a, w)
         return torch.addcmul(shift[..., None, None], y, scale.abs()[..., None, None]).to(y.dtype)
 
