@@ -150,9 +150,9 @@ def sampled(objective: Objective, world: Experiment, shape: tuple[int, ...], *, 
 def ascend(terms: tuple[Tensor, ...], optimiser: torch.optim.Optimizer) -> Bound:
     """One step up an objective, averaged over tasks; returns its terms, detached."""
     bound = Bound(*terms)
-    loss = -bound.value.mean(-1).sum()  # mean over tasks, sum over repeats: each repeat sees its own gradient
     optimiser.zero_grad()
-    loss.backward()
+    # Mean over tasks, sum over repeats: each repeat sees its own gradient.
+    bound.value.backward(torch.full_like(bound.value, -1 / bound.value.shape[-1]))
     optimiser.step()
     return Bound(*(term.detach() for term in bound))
 
