@@ -81,7 +81,7 @@ def comparisons(device: str, precision: str, *, cores: int, full: bool = False) 
 
 def _characters(device: str, precision: str, cores: int) -> Iterator[Comparison]:
     cuda = device.startswith("cuda")
-    pictures = ours.random_pictures(1597, 20, 1, 32)
+    pictures = ours.random_pictures(*ours.PICTURES["omniglot-emnist"])
     config = _images("omniglot-emnist", device, precision)
     step = "step, Conv4 28×28, 5-way 1-shot 16 query, one task"
     yield _steps(f"GP-VIB {step}", config, pictures, cores, ratio=80.0 if cuda else 3.0, most=0.5 if cuda else None)
@@ -106,7 +106,7 @@ def _characters(device: str, precision: str, cores: int) -> Iterator[Comparison]
 
 def _photographs(device: str, precision: str, cores: int) -> Iterator[Comparison]:
     cuda = device.startswith("cuda")
-    pictures = ours.random_pictures(100, 60, 3, 96)
+    pictures = ours.random_pictures(*ours.PICTURES["cub"])
     step = "GP-VIB step, Conv4 84×84, 5-way 1-shot 16 query, one task"
     config = _images("cub", device, precision)
     plain = override(config, {"tasks.augment": False})

@@ -41,14 +41,14 @@ def timing(call: Call, *, repeats: int = 15, warm_up: int = 3, at_least: float =
     """
     for _ in range(warm_up):
         call()
-    inner = max(1, round(at_least / max(_clocked(call, 1, device), 1e-9)))
-    found = [_clocked(call, inner, device) / inner for _ in range(repeats)]
+    inner = max(1, round(at_least / max(clocked(call, 1, device), 1e-9)))
+    found = [clocked(call, inner, device) / inner for _ in range(repeats)]
     return Timing(statistics.median(found), min(found), max(found))
 
 
 def once(call: Call, *, device: str = "cpu") -> Timing:
     """How long a call takes that is too long to be made twice."""
-    seconds = _clocked(call, 1, device)
+    seconds = clocked(call, 1, device)
     return Timing(seconds, seconds, seconds)
 
 
@@ -80,17 +80,18 @@ def side_by_side(
                 device == "cpu" and time.perf_counter() - begun > seconds / 2
             ):  # warm enough; a GPU's graph needs them all
                 break
-        times[name] = max(1, round(at_least / max(_clocked(call, 1, device), 1e-9)))
+        times[name] = max(1, round(at_least / max(clocked(call, 1, device), 1e-9)))
     found: dict[str, list[float]] = {name: [] for name in calls}
     start, rounds = time.perf_counter(), 0
     while rounds < 5 or (rounds < 100 and time.perf_counter() - start < seconds):
         for name, call in calls.items():
-            found[name].append(_clocked(call, times[name], device, clock) / times[name])
+            found[name].append(clocked(call, times[name], device, clock) / times[name])
         rounds += 1
     return {name: Timing(statistics.median(f), min(f), max(f)) for name, f in found.items()}
 
 
-def _clocked(call: Call, times: int, device: str, clock: Callable[[], float] = time.perf_counter) -> float:
+def clocked(call: Call, times: int, device: str, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds that some calls in a row take, the device's work included."""
     _wait(device)
     start = clock()
     for _ in range(times):

@@ -23,6 +23,9 @@ from metavib.train import adam, ascend, sampled
 
 Call = Callable[[], Any]
 
+PICTURES = {"omniglot-emnist": (1597, 20, 1, 32), "cub": (100, 60, 3, 96)}
+"""Classes, images of each, channels and side: the sizes of what an experiment trains on."""
+
 
 def our_step(config: Config, world: Experiment) -> Call:
     """A step of training as `metavib.train.train` takes it, in its fastest form for the config's device."""

@@ -4,7 +4,6 @@ Times a step in its fastest form, a validation and a test, on noise for images, 
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,26 +11,20 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import ours
+from benchmarks.measure import clocked
 from metavib import build
 from metavib.experiments.classification import Classification
 from metavib.recipes import recipe
 from metavib.strict import override
 
-PICTURES = {"omniglot-emnist": (1597, 20, 1, 32), "cub": (100, 60, 3, 96)}
 STEPS, LINES = 200, 25
 
 
 def milliseconds(call: Callable[[], Any], times: int, device: str) -> float:
     """Mean time of a call, the device's work included."""
-    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     for _ in range(max(5, times // 10)):  # what is compiled and recorded is so by then
         call()
-    wait()
-    began = time.perf_counter()
-    for _ in range(times):
-        call()
-    wait()
-    return (time.perf_counter() - began) / times * 1e3
+    return clocked(call, times, device) / times * 1e3
 
 
 def busy(call: Callable[[], Any], device: str, *, times: int = 10) -> str:
@@ -52,7 +45,7 @@ def busy(call: Callable[[], Any], device: str, *, times: int = 10) -> str:
 def main() -> None:
     """Prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
-    parser.add_argument("experiment", nargs="?", default="omniglot-emnist", choices=list(PICTURES))
+    parser.add_argument("experiment", nargs="?", default="omniglot-emnist", choices=list(ours.PICTURES))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", default="float32", help="float32, tf32 or bf16")
     parser.add_argument("--shots", type=int, default=1)
@@ -62,7 +55,7 @@ def main() -> None:
     config = override(recipe(given.experiment, "gp-vib", shots=given.shots), changes)
     build.set_torch(config)
     cuda = given.device.startswith("cuda")
-    world = ours.world_of(config, ours.random_pictures(*PICTURES[given.experiment]))
+    world = ours.world_of(config, ours.random_pictures(*ours.PICTURES[given.experiment]))
     assert isinstance(world, Classification)
     step, model = ours.our_step(config, world), build.model(config).to(given.device)
     print(f"step: {milliseconds(step, STEPS if cuda else 10, given.device):.3f} ms")

@@ -12,7 +12,6 @@ another, and of the mask only the numbers are used: no shape depends on it, and 
 (THEORY.md, section 8).
 """
 
-from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -71,21 +70,23 @@ class TaskNorm(nn.Module):
     def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         """Normalises `x (..., p, channels, *positions)`, the activations at `inputs`."""
         positions = x.ndim - inputs.mask.ndim - 1
-        count = prod(x.shape[x.ndim - positions :])
-        scale, shift = self.affine(inputs, lambda: _per_point(x, positions), count)
+        if self.pointwise:
+            scale, shift = self._affine(self._running())
+        else:
+            scale, shift = self.affine(_per_point(x, positions), inputs, prod(x.shape[x.ndim - positions :]))
         ones = (1,) * positions
         y = torch.addcmul(shift.reshape(*shift.shape, *ones), x, scale.reshape(*scale.shape, *ones))
         return y.to(x.dtype)
 
-    def affine(self, inputs: Inputs, moments: Callable[[], Moments], positions: int) -> tuple[Tensor, Tensor]:
-        """Scale and shift `(..., p or 1, channels)` that normalise the activations at `inputs`.
+    def affine(self, each: Moments, inputs: Inputs, positions: int) -> tuple[Tensor, Tensor]:
+        """Scale and shift `(..., p or 1, channels)` that normalise points by the statistics of others.
 
         Args:
+            each: moments of each point over its positions.
             inputs: all points of each task.
-            moments: those of each point over its positions; asked for only where they decide.
-            positions: how many there are.
+            positions: how many a point has.
         """
-        return self._affine(self._running() if self.pointwise else self._statistics(moments(), inputs, positions))
+        return self._affine(self._statistics(each, inputs, positions))
 
     def running_affine(self) -> tuple[Tensor, Tensor]:
         """Scale and shift `(..., channels)` of every point, where it is normalised without a look at the others."""

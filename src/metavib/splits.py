@@ -93,19 +93,19 @@ def resplit(task: Task, splits: int, *, classes: int = 1) -> Task:
         classes: how many of them there are; 1 where any point may be exchanged with any other.
     """
     n, v = (examples.size // classes for examples in task)
+    axis = task.query.y.ndim - 1
     if splits * n > n + v:
         raise ValueError(
             f"a task with {n} support and {v} query points (of each class) can be split {(n + v) // max(n, 1)} times "
             f"with every point in the support once; got {splits} splits."
         )
 
-    def split(support: Tensor, query: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    def split(support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
         together = torch.cat([t.unflatten(axis, (classes, -1)) for t in (support, query)], axis + 1)
         rolled = torch.stack([together.roll(-n * i, axis + 1) for i in range(splits)], axis)
         first, others = rolled.split([n, v], axis + 2)
         return first.flatten(axis + 1, axis + 2), others.flatten(axis + 1, axis + 2)
 
-    axis = task.query.y.ndim - 1
-    columns = [split(t, q, axis) for t, q in zip(*task, strict=True)]
+    columns = [split(t, q) for t, q in zip(*task, strict=True)]
     support, query = zip(*columns, strict=True)
     return Task(Examples(*support), Examples(*query))

@@ -60,7 +60,7 @@ class ConvNorm(nn.Module):
         if norm is None or norm.pointwise or self.conv.stride != 1 or not windows.suit(x, weight):
             return max_pool(self(x, inputs))
         a, w = windows.windows(x), windows.placed(weight)
-        scale, shift = norm.affine(inputs, lambda: windows.moments(a, w), 4 * prod(a.shape[-2:]))
+        scale, shift = norm.affine(windows.moments(a, w), inputs, 4 * prod(a.shape[-2:]))
         if norm.weight is not None:  # the sign of the scale
             w = w * torch.where(norm.weight < 0, -1.0, 1.0)[..., None, :, None]
         y = windows.largest(a, w)
