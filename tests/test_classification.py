@@ -153,11 +153,29 @@ def test_other_ways_and_shots_at_test(method):
     assert all(sum(row["metrics"]["reliability"]["points"]) == 4 * 5 * 3 for row in rows)
 
 
+@pytest.mark.parametrize("method", ["gp-vib", "gp-maml", "proto-net", "matching-net", "relation-net", *TRANSFER])
+def test_validation_has_the_ways_of_the_test_and_follows_the_weights(monkeypatch, method):
+    """A model trained with 4 ways and tested with 3 is validated as one of 3 ways with its weights of that moment."""
+    config = tiny.glyphs(method, tasks__ways=4, test__ways=3, precision="float64")
+    assert all(int(task.query.y.max()) == 2 for task in drawn(config, monkeypatch)["validation"])
+    of_three = override(config, {"tasks.ways": 3, "test.ways": 0, "tasks.queries": config.test.queries})
+    model, here = build.model(config), world(config)
+    for _ in range(2):
+        other = build.model(of_three)
+        other.load_state_dict(model.state_dict())
+        assert here.validate(model) == pytest.approx(world(of_three).validate(other), rel=1e-9)
+        assert model.training
+        with torch.no_grad():  # as an optimiser and batch-norm move them
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.add_(0.1 * torch.rand(tensor.shape, generator=torch.Generator().manual_seed(1)))
+
+
 @pytest.mark.parametrize("method", ["maml", "stochastic-maml", "dkt"])
-def test_other_ways_are_refused_where_weights_belong_to_ways(method):
+def test_other_ways_are_refused_where_weights_belong_to_ways(tmp_path, method):
     config = tiny.glyphs(method, test__ways=4)
     with pytest.raises(ValueError, match=f"{method} has weights for 3 ways and cannot be tested with 4"):
-        world(config).evaluate(build.model(config), quiet=True)
+        train.train(config, tmp_path / "run", quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_more_ways_or_images_than_there_are_is_refused():

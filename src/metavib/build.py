@@ -62,16 +62,27 @@ def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, w
         options = replace(options, inner_steps=inner_steps)
     tasks = replace(config.tasks, ways=ways or config.tasks.ways)
     tested = model(replace(config, model=options, tasks=tasks)).to(next(trained.parameters()).device)
-    try:
-        tested.load_state_dict(trained.state_dict())
-    except RuntimeError as error:
-        raise ValueError(
-            f"{config.method} has weights for {config.tasks.ways} ways and cannot be tested with {ways}."
-        ) from error
+    _take_weights(tested, trained, config, tasks.ways)
     if config.method in TRANSFER:
         sgd = baselines.SGD(epochs=options.head_epochs, rate=options.head_rate)
         tested = baselines.fine_tuned(tested, tasks.ways, sgd=sgd)
     return tested.eval()
+
+
+def of_ways(trained: Model, config: Config, ways: int) -> Model:
+    """The very weights of a model, which go on changing with it, for tasks of another number of classes."""
+    other = model(replace(config, tasks=replace(config.tasks, ways=ways))).to(next(trained.parameters()).device)
+    _take_weights(other, trained, config, ways, share=True)
+    return other.eval()
+
+
+def _take_weights(model: Model, trained: Model, config: Config, ways: int, *, share: bool = False) -> None:
+    try:
+        model.load_state_dict(trained.state_dict(), assign=share)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{config.method} has weights for {config.tasks.ways} ways and cannot be tested with {ways}."
+        ) from error
 
 
 def _bound(config: Config, phi: Backbone) -> Model:

@@ -208,7 +208,7 @@ class TestConfig:
 
     Args:
         shots: support sizes (of a class, in classification); empty: as in training.
-        ways: classes of a task; 0: as in training.
+        ways: classes of a task, in validation too; 0: as in training.
         tasks: how many tasks of each size.
         queries: query points of a task (of a class).
         inner_steps: gradient steps at test; empty: as in training.

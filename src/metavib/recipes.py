@@ -100,9 +100,21 @@ def improved(experiment: str, method: str, *, shots: int | None = None, kernel: 
             f"there is no recipe of ours for {method} on {experiment}: for gp-vib on {' and '.join(_IMPROVED)}."
         )
     changes = dict(_IMPROVED[experiment])
-    if experiment in _CROPS:  # each image in the support once
-        changes["train.splits"] = (config.tasks.shots + config.tasks.queries) // config.tasks.shots
+    if experiment in _CROPS:
+        k = config.tasks.shots
+        changes["train.splits"] = (k + config.tasks.queries) // k  # each image in the support once
+        changes |= wider(k, *_WIDER[experiment, k]) if (experiment, k) in _WIDER else {}
     return override(config, changes)
+
+
+def wider(shots: int, ways: int, images: int) -> Changes:
+    """Training tasks of more classes with fewer images of each, in all splits; validation and test stay 5-way."""
+    return {
+        "tasks.ways": ways,
+        "tasks.queries": images - shots,
+        "train.splits": images // shots,
+        "test.ways": 5,
+    }
 
 
 def has_improved(experiment: str, method: str) -> bool:
@@ -121,6 +133,8 @@ _LARGE_SITES: Changes = {
 _IMPROVED_PHOTOGRAPHS: Changes = {**_LARGE_SITES, "train.steps": 30_000, "train.schedule": "cosine"}
 # The smallest crop, as a share of the image. Those of mini-ImageNet are cut from 84 x 84 pixels, and blurred.
 _CROPS = {"cub": 0.35, "mini-imagenet": 0.9, "mini-imagenet-cub": 0.9}
+# Classes of a training task and images of each, where more classes are better, by shots.
+_WIDER = {("mini-imagenet", 1): (16, 5), ("mini-imagenet", 5): (10, 10), ("mini-imagenet-cub", 1): (16, 5)}
 _IMPROVED: dict[str, Changes] = {
     **{name: {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": crop} for name, crop in _CROPS.items()},
     "sinusoid": {

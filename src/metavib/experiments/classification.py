@@ -59,8 +59,11 @@ class Classification(Experiment):
             raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
         if config.model.backbone == "mlp":
             raise ValueError("model.backbone = mlp takes vectors; images need conv4, strided-conv4 or resnet12.")
-        for ways in (config.tasks.ways, config.test.ways or config.tasks.ways):
+        self.ways = config.test.ways or config.tasks.ways  # of a task in validation and test
+        for ways in (config.tasks.ways, self.ways):
             _check_likelihood(config, ways)
+        if self.ways != config.tasks.ways:  # refused where weights belong to ways, before any work
+            build.of_ways(build.model(config), config, self.ways)
         self.config, self.dtype = config, build.DTYPES[config.precision]
         self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // max(config.tasks.size, 28) ** 2)
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
@@ -82,8 +85,7 @@ class Classification(Experiment):
 
     def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
-        config, test = self.config, self.config.test
-        ways = test.ways or config.tasks.ways
+        config, test, ways = self.config, self.config.test, self.ways
         rows = []
         for shots in test.shots or (config.tasks.shots,):
             source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
@@ -145,7 +147,7 @@ class Classification(Experiment):
     def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
         if (ways, shots) not in self._validation:
             tasks, test = self.config.tasks, self.config.test
-            as_trained = shots == tasks.shots and self.config.method not in TRANSFER
+            as_trained = (ways, shots) == (tasks.ways, tasks.shots) and self.config.method not in TRANSFER
             sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
             source = self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
             count, seed = self.config.train.validation_tasks, _seed(VALIDATION, 0)
@@ -154,9 +156,9 @@ class Classification(Experiment):
         return self._validation[ways, shots]
 
     def _validation_scores(self, model: Model, noise: Generator, work: Work) -> tuple[Tensor, Tensor]:
-        tasks = self.config.tasks
-        tested = build.at_test(model, self.config) if self.config.method in TRANSFER else model.eval()
-        p, y, mask = self._predict(tested, self._validation_tasks(tasks.ways, tasks.shots), noise=noise, work=work)
+        config, tasks = self.config, self._validation_tasks(self.ways, self.config.tasks.shots)
+        tested = build.at_test(model, config, ways=self.ways) if config.method in TRANSFER else model.eval()
+        p, y, mask = self._predict(tested, tasks, noise=noise, work=work)
         return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean()
 
     def probabilities(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor]:
@@ -195,9 +197,12 @@ class _Scores:
     def __init__(self, world: Classification, model: Model) -> None:
         self.model, self.noise = model, seeded(TEST, device=world.config.device)
         # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
-        config, step = world.config, partial(world._validation_scores, model, self.noise)
+        config, transfers = world.config, world.config.method in TRANSFER
+        as_trained = transfers or world.ways == config.tasks.ways
+        tested = model if as_trained else build.of_ways(model, config, world.ways)
+        step = partial(world._validation_scores, tested, self.noise)
         self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
-        if config.method not in TRANSFER and config.device != "cpu":
+        if not transfers and config.device != "cpu":
             work = compiled(world.probabilities, config.device, times=config.train.steps)
             self.step = replayed(partial(step, work), config.device, [self.noise])
 

@@ -183,7 +183,7 @@ def cost(records: Records) -> str:
     first = next(iter(records.values()))
     row, seconds = first["evaluation"]["rows"][0], sum(record["training_seconds"] for record in records.values())
     machines = ", ".join(dict.fromkeys(record["machine"] for record in records.values()))
-    return (
-        f" {row['ways']}-way, {row['episodes']} test episodes; {len(records)} runs, {seconds / 60:.0f} minutes of "
-        f"training in all on {machines}."
+    runs, minutes = (
+        f"{n} {unit}{'s' * (n != 1)}" for n, unit in ((len(records), "run"), (round(seconds / 60), "minute"))
     )
+    return f" {row['ways']}-way, {row['episodes']} test episodes; {runs}, {minutes} of training in all on {machines}."
