@@ -28,6 +28,7 @@ SIDE = 16
 CASES: dict[str, Callable[[str], Backbone]] = {
     "Conv4": lambda norm: Conv4(2, SIDE, width=3, norm=norm),
     "Conv4 deeper": lambda norm: Conv4(2, SIDE, width=3, norm=norm, extra=1),
+    "Conv4 two poolings": lambda norm: Conv4(2, SIDE, width=3, norm=norm, poolings=2),
     "StridedConv4": lambda norm: StridedConv4(2, width=3, norm=norm),
     "ResNet12": lambda norm: ResNet12(2, widths=(2, 3, 3, 4), norm=norm),
     "Pointwise": lambda norm: Pointwise(nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE**2, 4), nn.Tanh()), 4),
@@ -231,17 +232,18 @@ def test_conv4_support_and_point_against_a_slow_network() -> None:
         torch.testing.assert_close(phi[:3], s.flatten(1))
 
 
-def test_conv4_is_the_plain_network_of_pytorch() -> None:
+@pytest.mark.parametrize(("name", "poolings"), [("Conv4", 4), ("Conv4 two poolings", 2)])
+def test_conv4_is_the_plain_network_of_pytorch(name: str, poolings: int) -> None:
     """In training and at test, with running averages, under `running`."""
-    network = build("Conv4", "running")
+    network = build(name, "running")
     assert isinstance(network, Conv4)
     plain = nn.Sequential()
-    for layer in network.layers:
+    for i, layer in enumerate(network.layers):
         conv = nn.Conv2d(layer.conv.weight.shape[1], 3, 3, padding=1, bias=False).double()
         norm = nn.BatchNorm2d(3).double()
         conv.load_state_dict(layer.conv.state_dict())
         norm.load_state_dict(layer.norm.state_dict(), strict=False)
-        plain.extend([conv, norm, nn.ReLU(), nn.MaxPool2d(2)])
+        plain.extend([conv, norm, nn.ReLU(), *([nn.MaxPool2d(2)] if i < poolings else [])])
     plain.append(nn.Flatten())
     inputs = images(6)
     torch.testing.assert_close(network(inputs), plain(inputs.x))
@@ -256,6 +258,7 @@ def test_conv4_is_the_plain_network_of_pytorch() -> None:
     [
         (lambda: Conv4(3, 84), 84, 1600, 113_088 - 4 * 64),
         (lambda: Conv4(1, 28), 28, 64, 111_936 - 4 * 64),
+        (lambda: Conv4(1, 28, poolings=2), 28, 64 * 7**2, 111_936 - 4 * 64),
         (lambda: Conv4(3, 84, width=32), 84, 800, 28_896 - 4 * 32),
         (lambda: StridedConv4(1), 28, 64, 111_936 - 4 * 64),
         (lambda: Conv4(1, 28, norm="none"), 28, 64, 111_424),
@@ -341,6 +344,8 @@ def test_batch_norm_inside_a_given_module_never_mixes_points() -> None:
 def test_errors_say_what_was_expected() -> None:
     with pytest.raises(ValueError, match="at least 16 pixels a side; got 12"):
         Conv4(1, 12)
+    with pytest.raises(ValueError, match="poolings must be between 0 and the 4 layers; got 5"):
+        Conv4(1, 28, poolings=5)
     with pytest.raises(ValueError, match="none, running, transductive, support\\+point; got 'batch'"):
         Conv4(1, 28, norm="batch")
     with pytest.raises(ValueError, match="0 or more; got -1"):

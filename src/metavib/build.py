@@ -147,7 +147,7 @@ def backbone(config: Config) -> Backbone:
     conv: Any = {"width": options.width, "norm": options.norm}
     named = {
         "mlp": lambda: MLP(tasks.inputs, options.widths, reach=options.reach),
-        "conv4": lambda: Conv4(tasks.channels, tasks.size, extra=options.extra, **conv),
+        "conv4": lambda: Conv4(tasks.channels, tasks.size, extra=options.extra, poolings=options.poolings, **conv),
         "strided-conv4": lambda: StridedConv4(tasks.channels, extra=options.extra, **conv),
         "resnet12": lambda: ResNet12(tasks.channels, norm=options.norm),
     }

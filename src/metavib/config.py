@@ -106,6 +106,7 @@ class ModelConfig:
     Args:
         backbone: mlp, conv4, strided-conv4 or resnet12.
         width, extra: channels of a convolutional network, and its extra convolutions after each layer.
+        poolings: layers of conv4 that are pooled.
         norm: the batch-norm encoding: running, transductive or support+point; none for no batch-norm.
         classes: training classes, all of which feature-transfer and baseline++ learn to tell apart.
         context: full-context embeddings in matching-net.
@@ -133,6 +134,7 @@ class ModelConfig:
     backbone: str = "mlp"
     width: int = 64
     extra: int = 0
+    poolings: int = 4
     norm: str = "running"
     classes: int = 0
     context: bool = False

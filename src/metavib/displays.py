@@ -124,8 +124,9 @@ DISPLAYS = {
         "What helps on photographs",
         "10,000 steps, a sixth of the paper's; one shot unless said. Accuracy in per cent on 5-way validation "
         "episodes, which alone decide what becomes a recipe. 'Start': sites that start at m = 5, s = 0.13; 'splits': "
-        "the bound averaged over 17 splits of a task; 'crops': at least 0.35 of an image, where the protocol takes 0.08; 'rates': 0.01 for "
-        "sites and out-scale. 'Ways': all of these with crops of at least 0.9, and training tasks of so many classes.",
+        "the bound averaged over 17 splits of a task; 'crops': at least 0.35 of an image, where the protocol takes "
+        "0.08; 'rates': 0.01 for sites and out-scale. 'Ways': all of these with crops of at least 0.9, and training "
+        "tasks of so many classes.",
         grids.progress,
     ),
     "omniglot": Display(

@@ -255,6 +255,8 @@ def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
         changes |= _GP
     elif method in TRANSFER:
         changes |= _transfer(experiment)
+    elif method == "relation-net" and changes["model.backbone"] == "conv4":
+        changes["model.poolings"] = 2  # Chen et al.: it compares maps, which four poolings leave little of
     elif method in ("maml", "stochastic-maml", "gp-maml"):
         changes |= _gradient(experiment, method, steps=changes["train.steps"])
     if experiment == "glyphs" and method in ("gp-vib", "gp-maml"):

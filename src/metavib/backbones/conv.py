@@ -16,20 +16,33 @@ class Conv4(Backbone):
 
     Args:
         channels: channels of an image.
-        image_size: its side, at least 16.
+        image_size: its side, at least 16 with four poolings.
         width: channels of every layer.
         norm: the batch-norm encoding, one of `metavib.norm.ENCODINGS`, or "none" for no batch-norm.
         extra: convolutions (each with batch-norm and ReLU, and no pooling) after each of the four layers; one, in the
             deeper network for Augmented Omniglot.
+        poolings: layers that are pooled, from the first; two leave larger maps, for what compares maps (RelationNet).
     """
 
     def __init__(
-        self, channels: int, image_size: int, *, width: int = 64, norm: str = "running", extra: int = 0
+        self,
+        channels: int,
+        image_size: int,
+        *,
+        width: int = 64,
+        norm: str = "running",
+        extra: int = 0,
+        poolings: int = LAYERS,
     ) -> None:
         super().__init__()
-        side = image_size // 2**LAYERS
+        if not 0 <= poolings <= LAYERS:
+            raise ValueError(f"poolings must be between 0 and the {LAYERS} layers; got {poolings}.")
+        side = image_size // 2**poolings
         if side < 1:
-            raise ValueError(f"four poolings need images of at least {2**LAYERS} pixels a side; got {image_size}.")
+            raise ValueError(
+                f"{poolings} poolings need images of at least {2**poolings} pixels a side; got {image_size}."
+            )
+        self.poolings = poolings
         self.layers = nn.ModuleList(ConvNorm(channels if i == 0 else width, width, norm=norm) for i in range(LAYERS))
         self.extras = _extras(width, norm, extra)
         self.features = width * side**2
@@ -42,10 +55,10 @@ class Conv4(Backbone):
     def forward(self, inputs: Inputs) -> Tensor:
         """Features of images `(..., p, channels, image_size, image_size)`."""
         x = inputs.x
-        for layer, extras in zip(self.layers, self.extras, strict=True):
+        for i, (layer, extras) in enumerate(zip(self.layers, self.extras, strict=True)):
             # The largest of the rectified is the rectified largest: pooling first leaves ReLU a quarter of the work.
             assert isinstance(layer, ConvNorm)
-            x = rectify(layer.pooled(x, inputs))
+            x = rectify(layer.pooled(x, inputs) if i < self.poolings else layer(x, inputs))
             x = _apply(extras, x, inputs)
         return x.flatten(-3)
 

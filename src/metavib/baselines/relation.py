@@ -32,8 +32,8 @@ from metavib.tasks.task import Examples
 class RelationModule(nn.Module):
     r"""Scores of pairs of maps: 2 x [3x3 convolution, batch-norm, ReLU, 2x2 max-pool], 8 hidden units, one output.
 
-    Maps under 10 x 10 are padded by one, and a map down to a single row or column is not pooled further. So the maps
-    of Conv4, 64 x 5 x 5 for images of 84 and 64 x 1 x 1 for images of 28, both leave 64 numbers.
+    Maps under 10 x 10 are padded by one, and a map down to a single row or column is not pooled further. So any
+    map will do: those of Conv4 with two poolings, 21 x 21 for images of 84 and 7 x 7 for images of 28, or with four.
 
     A batch-norm layer sees the pairs of all points of a task, support and query, with all its classes.
 
