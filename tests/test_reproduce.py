@@ -82,7 +82,9 @@ def test_further_experiments_vary_what_they_are_named_for():
     assert {c.tasks.shots for c in shots.values()} == {1, 5}
     assert {c.method for c in steps.values()} == {"maml", "gp-maml"} and all(c.test.inner_steps for c in steps.values())
     rows = {"gp-vib-linear", "gp-vib-cosine", "maml", "stochastic-maml", "gp-maml-linear", "gp-maml-cosine"}
-    assert set(reproductions.omniglot()) == {f"{row}-{k}-seed0" for row in rows for k in (1, 5)}
+    omniglot = reproductions.omniglot()
+    assert set(omniglot) == {f"{row}{length}-{k}-seed0" for row in rows for length in ("", "-shorter") for k in (1, 5)}
+    assert all(replace(c, test=omniglot[name].test) == omniglot[name] for name, c in steps.items())  # trained once
     augmented = reproductions.augmented_omniglot()
     assert set(augmented) == {f"{row}-15-seed0" for row in rows}
     assert {(c.tasks.ways, c.tasks.shots, c.test.shots) for c in augmented.values()} == {(20, 15, (15, 100))}
