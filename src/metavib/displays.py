@@ -125,8 +125,8 @@ DISPLAYS = {
         "10,000 steps, a sixth of the paper's; one shot unless said. Accuracy in per cent on 5-way validation "
         "episodes, which alone decide what becomes a recipe. 'Start': sites that start at m = 5, s = 0.13; 'splits': "
         "the bound averaged over 17 splits of a task; 'crops': at least 0.35 of an image, where the protocol takes "
-        "0.08; 'rates': 0.01 for sites and out-scale. 'Ways': all of these with crops of at least 0.9, and training "
-        "tasks of so many classes.",
+        "0.08; 'rates': 0.01 for sites and out-scale. 'Ways' and 'poolings': all of these, crops of at least 0.9 (CUB: "
+        "0.35), training tasks of so many classes and 80 to 112 images, and so many of Conv4's layers pooled.",
         grids.progress,
     ),
     "omniglot": Display(
@@ -163,7 +163,8 @@ DISPLAYS = {
     ),
     "glyphs": Display(
         "Glyphs, built in",
-        "Every method of table 2 on characters made from fonts, in a short training: no download, not in the paper.",
+        "Every method of table 2 on characters made from fonts, in a short training: no download, not in the paper. "
+        "'Improved' has two poolings in Conv4 instead of four.",
         grids.images,
         _glyphs,
     ),

@@ -102,18 +102,18 @@ def improved(experiment: str, method: str, *, shots: int | None = None, kernel: 
     changes = dict(_IMPROVED[experiment])
     if experiment in _CROPS:
         k = config.tasks.shots
-        changes["train.splits"] = (k + config.tasks.queries) // k  # each image in the support once
-        changes |= wider(k, *_WIDER[experiment, k]) if (experiment, k) in _WIDER else {}
+        ways, images, poolings = _SIZES.get((experiment, k), (5, k + config.tasks.queries, 4))
+        changes |= {"tasks.crop": _CROPS[experiment], "model.poolings": poolings, **tasks_of(ways, images, k)}
     return override(config, changes)
 
 
-def wider(shots: int, ways: int, images: int) -> Changes:
-    """Training tasks of more classes with fewer images of each, in all splits; validation and test stay 5-way."""
+def tasks_of(ways: int, images: int, shots: int) -> Changes:
+    """Training tasks of some classes with some images of each, in all their splits; validation and test are 5-way."""
     return {
         "tasks.ways": ways,
         "tasks.queries": images - shots,
-        "train.splits": images // shots,
-        "test.ways": 5,
+        "train.splits": images // shots,  # each image in the support once
+        "test.ways": 0 if ways == 5 else 5,
     }
 
 
@@ -133,17 +133,19 @@ _LARGE_SITES: Changes = {
 _IMPROVED_PHOTOGRAPHS: Changes = {**_LARGE_SITES, "train.steps": 30_000, "train.schedule": "cosine"}
 # The smallest crop, as a share of the image. Those of mini-ImageNet are cut from 84 x 84 pixels, and blurred.
 _CROPS = {"cub": 0.35, "mini-imagenet": 0.9, "mini-imagenet-cub": 0.9}
-# Classes of a training task and images of each, where more classes are better, by shots.
-_WIDER = {("mini-imagenet", 1): (16, 5), ("mini-imagenet", 5): (10, 10), ("mini-imagenet-cub", 1): (16, 5)}
+# Classes of a training task, images of each and poolings of Conv4, by shots, where other than the paper's.
+_SIZES: dict[tuple[str, int], tuple[int, int, int]] = {}
 _IMPROVED: dict[str, Changes] = {
-    **{name: {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": crop} for name, crop in _CROPS.items()},
+    **dict.fromkeys(_CROPS, _IMPROVED_PHOTOGRAPHS),
     "sinusoid": {
         "model.noise": 0.1,
         "model.noise_floor": 1e-5,
         "train.schedule": "cosine",
         "train.lr": 2e-3,
     },
+    "glyphs": {"model.poolings": 2},
     "omniglot-emnist": {
+        "model.poolings": 2,
         "tasks.augment": True,
         "train.tasks": 4,
         "train.steps": 20_000,

@@ -22,6 +22,7 @@ Runs = dict[str, Config]
 
 SEEDS = 10  # the most trainings a cell can have: as many as the paper has anywhere
 COLUMNS = ("omniglot-emnist", "mini-imagenet", "cub", "mini-imagenet-cub")  # of table 2, most telling first
+POOLED = "pooled"  # in the name of a run with four poolings where our recipe has two
 BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
 # Rows of the paper's longer version: name -> method and kernel.
 FURTHER = {
@@ -120,8 +121,11 @@ def table_2(seeds: int | None = None) -> Runs:
             if recipes.has_improved(column, method):
                 config = recipes.improved(column, method, shots=shots, kernel=kernel)
                 cells[f"{row}-improved-{shots}"] = config
-                if column == "omniglot-emnist" and (row, shots) == ("gp-vib-linear", 1):
-                    cells[f"{row}-improved-unaugmented-{shots}"] = override(config, {"tasks.augment": False})
+                if column == "omniglot-emnist":  # less of it, to see what helped
+                    cells[f"{row}-improved-{POOLED}-{shots}"] = override(config, {"model.poolings": 4})
+                    if (row, shots) == ("gp-vib-linear", 1):
+                        less = {"model.poolings": 4, "tasks.augment": False}
+                        cells[f"{row}-improved-{POOLED}-unaugmented-{shots}"] = override(config, less)
             if column == "omniglot-emnist" and row == "maml":  # it is still rising after as many episodes as the others
                 longer = {"train.steps": 4 * cells[f"{row}-{shots}"].train.steps}
                 cells[f"{row}-longer-{shots}"] = override(cells[f"{row}-{shots}"], longer)
@@ -133,7 +137,7 @@ def _seeded(cells: Runs, seeds: int | None) -> Iterator[tuple[str, Config]]:
     """All cells with the first seed, then those that are trained more often with the next, on a GPU."""
     for seed in range(SEEDS):
         for name, config in cells.items():
-            if seed < (seeds or (3 if config.method == "gp-vib" and "unaugmented" not in name else 1)):
+            if seed < (seeds or (3 if config.method == "gp-vib" and POOLED not in name else 1)):
                 yield (
                     f"{name}-seed{seed}",
                     override(config, {"seed": seed, "device": "cuda", "precision": _precision(config)}),
@@ -171,26 +175,32 @@ def improved_photographs(seeds: int | None = None) -> Runs:
             base = override(recipes.recipe(column, "gp-vib", shots=1, kernel=kernel), _SHORTER)
             cells |= {f"{column}/gp-vib-{kernel}-{name}": override(base, changes[name]) for name in names}
         cells[f"{column}/dkt-cosine"] = override(recipes.recipe(column, "dkt", shots=1, kernel="cosine"), _SHORTER)
-    for shots, sizes in WAYS.items():
-        base = override(recipes.recipe("mini-imagenet", "gp-vib", shots=shots, kernel="cosine"), _SHORTER)
-        for ways, images in sizes:
-            change = start | rates | {"tasks.crop": 0.9} | recipes.wider(shots, ways, images)
-            name = f"gp-vib-cosine-{'one-shot' if shots == 1 else 'five-shots'}-{ways}-ways-of-{images}-images"
-            cells[f"mini-imagenet/{name}"] = override(base, change)
+    for (column, shots), sizes in SIZES.items():
+        base = override(recipes.recipe(column, "gp-vib", shots=shots, kernel="cosine"), _SHORTER | start | rates)
+        crop = 0.9 if column == "mini-imagenet" else 0.35
+        for ways, images, poolings in sizes:
+            name = f"{'one-shot' if shots == 1 else 'five-shots'}-{ways}-ways-{poolings}-poolings"
+            change = {"tasks.crop": crop, "model.poolings": poolings, **recipes.tasks_of(ways, images, shots)}
+            cells[f"{column}/gp-vib-cosine-{name}"] = override(base, change)
     return dict(_seeded(cells, seeds or 1))
 
 
-WAYS = {1: ((10, 8), (16, 5), (20, 4)), 5: ((5, 21), (10, 10), (16, 7))}
-"""Classes of a training task and images of each, by shots, that `improved_photographs` compares."""
+SIZES = {
+    ("mini-imagenet", 1): ((10, 8, 4), (16, 5, 4), (20, 4, 4), (5, 17, 3), (5, 17, 2)),
+    ("mini-imagenet", 5): ((5, 21, 4), (10, 10, 4), (16, 7, 4), (5, 21, 3)),
+    ("cub", 1): ((5, 17, 4), (16, 5, 4), (5, 17, 3)),
+}
+"""Classes of a training task, images of each and poolings of Conv4 that `improved_photographs` compares, by shots."""
 _SHORTER = {"train.steps": 10_000, "test.tasks": 600}
 
 
 def glyphs() -> Runs:
-    """The methods of the paper's main table on the built-in characters, 5-way 1- and 5-shot."""
+    """The methods of the paper's main table on the built-in characters, 5-way 1- and 5-shot, and our own recipe."""
     configs = {}
-    for name, (method, kernel) in tables.MAIN_TABLE.items():
-        for shots in (1, 5):
-            configs[f"{name}-{shots}"] = recipes.recipe("glyphs", method, shots=shots, kernel=kernel)
+    for (name, (method, kernel)), shots in product(tables.MAIN_TABLE.items(), (1, 5)):
+        configs[f"{name}-{shots}"] = recipes.recipe("glyphs", method, shots=shots, kernel=kernel)
+        if recipes.has_improved("glyphs", method):
+            configs[f"{name}-improved-{shots}"] = recipes.improved("glyphs", method, shots=shots, kernel=kernel)
     return configs
 
 
