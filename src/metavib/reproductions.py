@@ -22,7 +22,7 @@ Runs = dict[str, Config]
 
 SEEDS = 10  # the most trainings a cell can have: as many as the paper has anywhere
 COLUMNS = ("omniglot-emnist", "mini-imagenet", "cub", "mini-imagenet-cub")  # of table 2, most telling first
-POOLED = "pooled"  # in the name of a run with four poolings where our recipe has two
+POOLED = "pooled"  # in the name of a run with four poolings in Conv4 where a recipe has two
 BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
 # Rows of the paper's longer version: name -> method and kernel.
 FURTHER = {
@@ -119,18 +119,24 @@ def table_2(seeds: int | None = None) -> Runs:
             method, kernel = tables.MAIN_TABLE[row]
             cells[f"{row}-{shots}"] = recipes.recipe(column, method, shots=shots, kernel=kernel)
             if recipes.has_improved(column, method):
-                config = recipes.improved(column, method, shots=shots, kernel=kernel)
-                cells[f"{row}-improved-{shots}"] = config
-                if column == "omniglot-emnist":  # less of it, to see what helped
-                    cells[f"{row}-improved-{POOLED}-{shots}"] = override(config, {"model.poolings": 4})
-                    if (row, shots) == ("gp-vib-linear", 1):
-                        less = {"model.poolings": 4, "tasks.augment": False}
-                        cells[f"{row}-improved-{POOLED}-unaugmented-{shots}"] = override(config, less)
-            if column == "omniglot-emnist" and row == "maml":  # it is still rising after as many episodes as the others
-                longer = {"train.steps": 4 * cells[f"{row}-{shots}"].train.steps}
-                cells[f"{row}-longer-{shots}"] = override(cells[f"{row}-{shots}"], longer)
+                cells[f"{row}-improved-{shots}"] = recipes.improved(column, method, shots=shots, kernel=kernel)
+        if column == "omniglot-emnist":
+            cells |= _explanations(cells)
         runs |= {f"{column}/{name}": config for name, config in _seeded(cells, seeds)}
     return runs
+
+
+def _explanations(cells: Runs) -> Runs:
+    """Runs with more or less of something, to see what it does: of characters, which are quickly trained."""
+    runs: Runs = {}
+    for name, config in cells.items():
+        row, _, shots = name.rpartition("-")
+        if config.model.poolings == 2:
+            runs[f"{row}-{POOLED}-{shots}"] = override(config, {"model.poolings": 4})
+        if config.method == "maml":  # still rising after as many episodes as the others have
+            runs[f"{row}-longer-{shots}"] = override(config, {"train.steps": 4 * config.train.steps})
+    less = override(cells["gp-vib-linear-improved-1"], {"model.poolings": 4, "tasks.augment": False})
+    return runs | {f"gp-vib-linear-improved-{POOLED}-unaugmented-1": less}
 
 
 def _seeded(cells: Runs, seeds: int | None) -> Iterator[tuple[str, Config]]:
