@@ -126,7 +126,7 @@ DISPLAYS = {
         "episodes, which alone decide what becomes a recipe. 'Start': sites that start at m = 5, s = 0.13; 'splits': "
         "the bound averaged over 17 splits of a task; 'crops': at least 0.35 of an image, where the protocol takes "
         "0.08; 'rates': 0.01 for sites and out-scale. 'Ways' and 'poolings': all of these, crops of at least 0.9 (CUB: "
-        "0.35), training tasks of so many classes and 80 to 112 images, and so many of Conv4's layers pooled.",
+        "0.35), training tasks of so many classes and 85 to 160 images, and so many of Conv4's layers pooled.",
         grids.progress,
     ),
     "omniglot": Display(
@@ -164,7 +164,8 @@ DISPLAYS = {
     "glyphs": Display(
         "Glyphs, built in",
         "Every method of table 2 on characters made from fonts, in a short training: no download, not in the paper. "
-        "'Improved' has two poolings in Conv4 instead of four.",
+        "'Improved': two poolings in Conv4 instead of four; training tasks of 20 classes (10 at five shots), in all "
+        "splits.",
         grids.images,
         _glyphs,
     ),

@@ -100,10 +100,10 @@ def improved(experiment: str, method: str, *, shots: int | None = None, kernel: 
             f"there is no recipe of ours for {method} on {experiment}: for gp-vib on {' and '.join(_IMPROVED)}."
         )
     changes = dict(_IMPROVED[experiment])
-    if experiment in _CROPS:
+    if experiment in CLASSIFICATION:
         k = config.tasks.shots
         ways, images, poolings = _SIZES.get((experiment, k), (5, k + config.tasks.queries, 4))
-        changes |= {"tasks.crop": _CROPS[experiment], "model.poolings": poolings, **tasks_of(ways, images, k)}
+        changes |= {"model.poolings": poolings, **tasks_of(ways, images, k)}
     return override(config, changes)
 
 
@@ -134,18 +134,22 @@ _IMPROVED_PHOTOGRAPHS: Changes = {**_LARGE_SITES, "train.steps": 30_000, "train.
 # The smallest crop, as a share of the image. Those of mini-ImageNet are cut from 84 x 84 pixels, and blurred.
 _CROPS = {"cub": 0.35, "mini-imagenet": 0.9, "mini-imagenet-cub": 0.9}
 # Classes of a training task, images of each and poolings of Conv4, by shots, where other than the paper's.
-_SIZES: dict[tuple[str, int], tuple[int, int, int]] = {}
+_SIZES: dict[tuple[str, int], tuple[int, int, int]] = {
+    ("glyphs", 1): (20, 5, 2),
+    ("glyphs", 5): (10, 10, 2),
+    ("omniglot-emnist", 1): (20, 5, 2),
+    ("omniglot-emnist", 5): (10, 10, 2),
+}
 _IMPROVED: dict[str, Changes] = {
-    **dict.fromkeys(_CROPS, _IMPROVED_PHOTOGRAPHS),
+    **{name: {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": crop} for name, crop in _CROPS.items()},
     "sinusoid": {
         "model.noise": 0.1,
         "model.noise_floor": 1e-5,
         "train.schedule": "cosine",
         "train.lr": 2e-3,
     },
-    "glyphs": {"model.poolings": 2},
+    "glyphs": {},
     "omniglot-emnist": {
-        "model.poolings": 2,
         "tasks.augment": True,
         "train.tasks": 4,
         "train.steps": 20_000,

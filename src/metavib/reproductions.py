@@ -5,6 +5,7 @@ is, `<column>/<row>-<shots>-seed<n>` in full (`cub/gp-vib-linear-5-seed0`), so t
 shots and seeds.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -22,7 +23,7 @@ Runs = dict[str, Config]
 
 SEEDS = 10  # the most trainings a cell can have: as many as the paper has anywhere
 COLUMNS = ("omniglot-emnist", "mini-imagenet", "cub", "mini-imagenet-cub")  # of table 2, most telling first
-POOLED = "pooled"  # in the name of a run with four poolings in Conv4 where a recipe has two
+LESS = re.compile("improved-[a-z]")  # in the name of a run with less than our recipe has
 BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
 # Rows of the paper's longer version: name -> method and kernel.
 FURTHER = {
@@ -129,21 +130,25 @@ def table_2(seeds: int | None = None) -> Runs:
 def _explanations(cells: Runs) -> Runs:
     """Runs with more or less of something, to see what it does: of characters, which are quickly trained."""
     runs: Runs = {}
+    narrow = {"model.poolings": 4, "train.splits": 1, "tasks.ways": 5, "test.ways": 0}
     for name, config in cells.items():
         row, _, shots = name.rpartition("-")
-        if config.model.poolings == 2:
-            runs[f"{row}-{POOLED}-{shots}"] = override(config, {"model.poolings": 4})
         if config.method == "maml":  # still rising after as many episodes as the others have
             runs[f"{row}-longer-{shots}"] = override(config, {"train.steps": 4 * config.train.steps})
-    less = override(cells["gp-vib-linear-improved-1"], {"model.poolings": 4, "tasks.augment": False})
-    return runs | {f"gp-vib-linear-improved-{POOLED}-unaugmented-1": less}
+        if row in ("relation-net", "gp-vib-linear-improved"):
+            runs[f"{row}-pooled-{shots}"] = override(config, {"model.poolings": 4})
+        if row in ("gp-vib-linear-improved", "gp-vib-cosine-improved"):
+            queries = cells[name.replace("-improved", "")].tasks.queries
+            runs[f"{row}-narrow-{shots}"] = override(config, narrow | {"tasks.queries": queries})
+    less = override(runs["gp-vib-linear-improved-narrow-1"], {"tasks.augment": False})
+    return runs | {"gp-vib-linear-improved-narrow-unaugmented-1": less}
 
 
 def _seeded(cells: Runs, seeds: int | None) -> Iterator[tuple[str, Config]]:
     """All cells with the first seed, then those that are trained more often with the next, on a GPU."""
     for seed in range(SEEDS):
         for name, config in cells.items():
-            if seed < (seeds or (3 if config.method == "gp-vib" and POOLED not in name else 1)):
+            if seed < (seeds or (3 if config.method == "gp-vib" and not LESS.search(name) else 1)):
                 yield (
                     f"{name}-seed{seed}",
                     override(config, {"seed": seed, "device": "cuda", "precision": _precision(config)}),
@@ -192,9 +197,9 @@ def improved_photographs(seeds: int | None = None) -> Runs:
 
 
 SIZES = {
-    ("mini-imagenet", 1): ((10, 8, 4), (16, 5, 4), (20, 4, 4), (5, 17, 3), (5, 17, 2)),
-    ("mini-imagenet", 5): ((5, 21, 4), (10, 10, 4), (16, 7, 4), (5, 21, 3)),
-    ("cub", 1): ((5, 17, 4), (16, 5, 4), (5, 17, 3)),
+    ("mini-imagenet", 1): ((20, 5, 4), (32, 3, 4), (5, 17, 3), (5, 17, 2)),
+    ("mini-imagenet", 5): ((5, 21, 4), (10, 10, 4), (16, 10, 4), (5, 21, 3)),
+    ("cub", 1): ((20, 5, 4), (5, 17, 3)),
 }
 """Classes of a training task, images of each and poolings of Conv4 that `improved_photographs` compares, by shots."""
 _SHORTER = {"train.steps": 10_000, "test.tasks": 600}
