@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metavib import build
 from metavib.capture import replayed
-from metavib.compiled import Work, compiled
+from metavib.compiled import Work
 from metavib.config import Config
 from metavib.data import Labelled, Splits
 from metavib.experiments import Experiment, experiment
@@ -19,7 +19,7 @@ from metavib.experiments.classification import Classification
 from metavib.learner import Learner
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.train import adam, ascend, sampled
+from metavib.train import adam, ascend, differentiated, fastest, sampled
 
 Call = Callable[[], Any]
 
@@ -30,15 +30,15 @@ PICTURES = {"omniglot-emnist": (1597, 20, 1, 32), "cub": (100, 60, 3, 96)}
 def our_step(config: Config, world: Experiment) -> Call:
     """A step of training as `metavib.train.train` takes it, in its fastest form for the config's device."""
     model, streams, bound_of = _pieces(config, world)
-    fast, optimiser = compiled(bound_of, config.device, times=config.train.steps), adam(model, config)
-    return replayed(lambda: ascend(fast(model, streams), optimiser), config.device, streams)
+    slope, optimiser = fastest(bound_of, model, config), adam(model, config)
+    return replayed(lambda: ascend(slope, model, streams, optimiser), config.device, streams)
 
 
 def plain_step(config: Config, world: Experiment) -> tuple[Call, Model]:
     """The same step as written, and its model: what operations are counted on."""
     model, streams, bound_of = _pieces(config, world)
-    optimiser = adam(model, config)
-    return lambda: ascend(bound_of(model, streams), optimiser), model
+    slope, optimiser = differentiated(bound_of), adam(model, config)
+    return lambda: ascend(slope, model, streams, optimiser), model
 
 
 def _pieces(config: Config, world: Experiment) -> tuple[Model, list[torch.Generator], Work]:

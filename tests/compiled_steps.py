@@ -15,13 +15,13 @@ from torch import Generator, Tensor
 
 from metavib import build, recipes
 from metavib.capture import WARM_UP, replayed
-from metavib.compiled import Compiled
+from metavib.compiled import WORTH, Compiled, pays
 from metavib.config import Config
 from metavib.experiments import experiment
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.strict import override
-from metavib.train import adam, ascend, sampled
+from metavib.train import adam, ascend, differentiated, fastest, sampled
 
 STEPS = 3
 SMALL = {"model.width": 2, "tasks.size": 16, "tasks.queries": 2, "train.tasks": 2, "tasks.ways": 3, "model.samples": 4}
@@ -30,7 +30,8 @@ SMALL = {"model.width": 2, "tasks.size": 16, "tasks.queries": 2, "train.tasks": 
 def config(name: str, method: str, device: str) -> Config:
     """A training that is over in a moment, in double precision, where rounding cannot hide a mistake."""
     small: dict[str, Any] = SMALL if name == "glyphs" else {"train.tasks": 3, "model.widths": [6, 6]}
-    return override(recipes.recipe(name, method), {"precision": "float64", "device": device, **small})
+    shared = {"precision": "float64", "device": device, "train.steps": max(WORTH.values())}
+    return override(recipes.recipe(name, method), {**shared, **small})
 
 
 def steps(of: Config, world: Any, fast: bool) -> dict[str, Any]:
@@ -39,10 +40,10 @@ def steps(of: Config, world: Any, fast: bool) -> dict[str, Any]:
     optimiser = adam(model, of)
     streams = [seeded(of.seed, i, device=of.device) for i in range(2)]
     bound_of = sampled(objective, world, (of.train.tasks,), beta=of.train.beta)
-    work = Compiled(bound_of) if fast else bound_of
+    slope = fastest(bound_of, model, of) if fast else differentiated(bound_of)
 
     def step() -> tuple[Tensor, ...]:
-        return ascend(work(model, streams), optimiser)
+        return ascend(slope, model, streams, optimiser)
 
     take = replayed(step, of.device, streams) if fast else step
     bounds = [float(take()[-1].mean()) for _ in range(STEPS + WARM_UP * (of.device != "cpu"))]
@@ -54,6 +55,7 @@ def main(name: str, method: str, backend: str, device: str) -> None:
     torch.set_num_threads(1)
     torch.compile = partial(torch.compile, backend=backend)  # type: ignore[assignment]
     of = config(name, method, device)
+    assert pays(device, times=of.train.steps)  # or what is compared with what is written would be that itself
     world = experiment(of)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -3,15 +3,19 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from metavib import compiled
+from metavib import build, compiled
 from metavib.compiled import Compiled
 from metavib.config import BOUND, METHODS
 from metavib.noise import draw, seeded
+from metavib.recipes import recipe
+from metavib.strict import override
+from metavib.train import differentiated, fastest
 
 HERE = Path(__file__).parent
 # In double precision, but for the tasks, which are drawn in single.
@@ -73,16 +77,16 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch) -> None:
     assert compiled.compiled(work, "cpu", times=10**6) is work
 
 
+def _refuse(function, **options):
+    def fail(*args):
+        raise RuntimeError("no such thing")
+
+    return fail
+
+
 def test_what_cannot_be_compiled_runs_as_written_and_says_so(monkeypatch) -> None:
     """The numbers are those of the work itself, streams included."""
-
-    def refuse(function, **options):
-        def fail(*args):
-            raise RuntimeError("no such thing")
-
-        return fail
-
-    monkeypatch.setattr(torch, "compile", refuse)
+    monkeypatch.setattr(torch, "compile", _refuse)
 
     def work(model, streams):
         (stream,) = streams
@@ -96,3 +100,33 @@ def test_what_cannot_be_compiled_runs_as_written_and_says_so(monkeypatch) -> Non
     for found in (first, fast(model, [stream])):
         torch.testing.assert_close(found, work(model, [expected]))
     assert torch.equal(stream.get_state(), expected.get_state())
+
+
+@pytest.mark.parametrize(("name", "together"), [("sinusoid", True), ("glyphs", False)])
+def test_bound_and_gradient_are_compiled_together_where_nothing_is_pooled(name: str, together: bool) -> None:
+    """And apart on a GPU, whatever the network."""
+    config = override(recipe(name, "gp-vib"), {"train.steps": compiled.WORTH["cpu"]})
+
+    def bound_of(model, streams):
+        raise AssertionError("nothing is computed yet")
+
+    model = build.model(config)
+    assert isinstance(fastest(bound_of, model, config), Compiled) == together
+    assert not isinstance(fastest(bound_of, model, replace(config, device="cuda")), Compiled)
+
+
+def test_a_gradient_that_cannot_be_compiled_is_the_written_one(monkeypatch) -> None:
+    """Work that differentiates itself leaves its gradient in `grad` all the same, and once."""
+    monkeypatch.setattr(torch, "compile", _refuse)
+
+    def bound_of(model, streams):
+        value = model(draw(torch.rand, 3, 2, stream=streams[0])).squeeze(-1)
+        return value, value, value
+
+    model = torch.nn.Linear(2, 1)
+    with pytest.warns(UserWarning, match="runs as written"):
+        value = Compiled(differentiated(bound_of))(model, [seeded(3)])[-1]
+    x = torch.rand(3, 2, generator=seeded(3))
+    torch.testing.assert_close(value, (x @ model.weight.mT + model.bias).squeeze(-1).detach())
+    torch.testing.assert_close(model.weight.grad, -x.mean(0, keepdim=True))
+    torch.testing.assert_close(model.bias.grad, -torch.ones(1))

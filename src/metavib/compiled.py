@@ -20,7 +20,10 @@ WORTH = {"cpu": 50_000, "cuda": 2_000}  # times from which on compiling pays
 COMPILERS = ("g++", "clang++", "cl")
 
 Work = Callable[..., tuple[Tensor, ...]]
-"""`work(model, streams, *inputs)`: tensors, the last of them what is differentiated, if anything is."""
+"""`work(model, streams, *inputs)`: tensors, the last of them what is differentiated, if anything is.
+
+Or the work differentiates it itself, and leaves gradients in the parameters' `grad`, which must be None before.
+"""
 
 
 @final
@@ -64,7 +67,8 @@ class Compiled:
         with torch.no_grad():
             self.work(deepcopy(model), self.notes, *inputs)
         try:
-            with warnings.catch_warnings(action="ignore"):  # the compiler's, about its own workings
+            # The warnings are the compiler's, about its own workings.
+            with warnings.catch_warnings(action="ignore"), torch._dynamo.config.patch(trace_autograd_ops=True):
                 *_, value = self.compiled(deepcopy(model), self._draw(), *inputs)
                 if value.requires_grad:
                     value.sum().backward()
@@ -81,6 +85,10 @@ def compiled(work: Work, device: str, *, times: int) -> Work:
 
     Compiling takes 15 to 40 seconds, which short trainings would not win back, and on a CPU needs a C++ compiler.
     """
+    return Compiled(work) if pays(device, times=times) else work
+
+
+def pays(device: str, *, times: int) -> bool:
+    """Whether work that is done so many times on a device is worth compiling there."""
     kind = torch.device(device).type
-    pays = times >= WORTH[kind] and (kind != "cpu" or any(map(shutil.which, COMPILERS)))
-    return Compiled(work) if pays else work
+    return times >= WORTH[kind] and (kind != "cpu" or any(map(shutil.which, COMPILERS)))

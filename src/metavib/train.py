@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from metavib import build, checkpoint
 from metavib.capture import replayed
-from metavib.compiled import Compiled, Work, compiled
+from metavib.compiled import Work, compiled, pays
 from metavib.config import Config, read
 from metavib.distributed import ALONE, Ranks
 from metavib.experiments import Experiment, experiment
 from metavib.files import naming, write_atomically, write_json
+from metavib.layers import Conv2d
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.objective import Bound, Objective
@@ -90,17 +90,16 @@ def train(
     shape = (options.tasks,) if config.repeats == 1 else (config.repeats, options.tasks)
 
     def one_step() -> Bound:
-        return ascend(bound_of_tasks(model, list(streams.values())), optimiser)
+        return ascend(slope, model, list(streams.values()), optimiser)
 
+    alone = ranks.count == 1  # what ranks say to each other can be neither compiled nor recorded
     bound_of_tasks = sampled(objective, world, shape, beta=options.beta)
-    take_step: Callable[[], tuple[Tensor, ...]] = one_step
-    if ranks.count == 1:  # what ranks say to each other can be neither compiled nor recorded
-        bound_of_tasks = compiled(bound_of_tasks, config.device, times=options.steps)
-        take_step = replayed(one_step, config.device, streams.values())
+    slope = fastest(bound_of_tasks, model, config) if alone else differentiated(bound_of_tasks)
+    take_step = replayed(one_step, config.device, streams.values()) if alone else one_step
     clock = time.monotonic()
     show = ranks.first and not quiet
     with bar("training", options.steps, start=start, show=show) as advance, _stoppable() as asked_to_stop:
-        if isinstance(bound_of_tasks, Compiled):
+        if alone and pays(config.device, times=options.steps):
             advance(start, "compiling, half a minute")
         for step in range(start + 1, options.steps + 1):
             _set_rates(optimiser, decay(options.schedule, (step - 1) / options.steps))
@@ -147,14 +146,40 @@ def sampled(objective: Objective, world: Experiment, shape: tuple[int, ...], *, 
     return bound_of
 
 
-def ascend(terms: tuple[Tensor, ...], optimiser: torch.optim.Optimizer) -> Bound:
-    """One step up an objective, averaged over tasks; returns its terms, detached."""
-    bound = Bound(*terms)
+def differentiated(bound_of: Work) -> Work:
+    """The same terms, detached, with the gradient of minus the bound, averaged over tasks, left in `grad`.
+
+    Where gradients are off there is none: then the terms alone are made, and what is drawn for them.
+    """
+
+    def slope(model: Model, streams: Sequence[Any]) -> Bound:
+        bound = Bound(*bound_of(model, streams))
+        if torch.is_grad_enabled():  # mean over tasks, sum over repeats: each repeat sees its own gradient
+            bound.value.backward(torch.full_like(bound.value, -1 / bound.value.shape[-1]))
+        return Bound(*(term.detach() for term in bound))
+
+    return slope
+
+
+def fastest(bound_of: Work, model: Model, config: Config) -> Work:
+    """`differentiated(bound_of)`, compiled if training is long: in one piece, or the bound and its gradient apart.
+
+    One piece is one call, and keeps nothing for a second: much, where operations are small. But what is kept is not
+    made again, and in one piece the compiler makes pooling's choice again at each of its four positions. And a GPU's
+    recorded step has no calls to save.
+    """
+    times, device = config.train.steps, config.device
+    if device == "cpu" and not any(isinstance(part, Conv2d) for part in model.modules()):
+        return compiled(differentiated(bound_of), device, times=times)
+    return differentiated(compiled(bound_of, device, times=times))
+
+
+def ascend(slope: Work, model: Model, streams: Sequence[Any], optimiser: torch.optim.Optimizer) -> Bound:
+    """One step up an objective that has been `differentiated`; returns its terms."""
     optimiser.zero_grad()
-    # Mean over tasks, sum over repeats: each repeat sees its own gradient.
-    bound.value.backward(torch.full_like(bound.value, -1 / bound.value.shape[-1]))
+    bound = Bound(*slope(model, streams))
     optimiser.step()
-    return Bound(*(term.detach() for term in bound))
+    return bound
 
 
 def chosen(folder: Path) -> checkpoint.Checkpoint:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from math import isfinite, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator
@@ -11,10 +11,10 @@ from torch import Generator
 from metavib import metrics
 from metavib.model import Model
 from metavib.noise import seeded
-from metavib.objective import Objective
+from metavib.objective import Bound, Objective
 from metavib.progress import bar
 from metavib.tasks.task import Task
-from metavib.train import ascend, decay
+from metavib.train import ascend, decay, differentiated
 
 Draw = Callable[[Generator], tuple[Model, Task]]
 """Draws the tasks of a step, and gives the model to train on them: one for all, or one a number of classes."""
@@ -65,6 +65,12 @@ def meta_train(
     Raises:
         FloatingPointError: if the weights become NaN or infinite and there is nothing better to go back to.
     """
+
+    def bound_of(model: Model, streams: Sequence[Any]) -> Bound:
+        shared, batch = draw(streams[0])
+        return schedule.objective(shared.train(), batch, beta=schedule.beta, noise=streams[1])
+
+    slope = differentiated(bound_of)
     tasks, noise = seeded(seed, 0), seeded(seed, 1)
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=schedule.rate)
     every = max(1, schedule.steps // VALIDATIONS)
@@ -74,8 +80,7 @@ def meta_train(
         for step in range(1, schedule.steps + 1):
             for group in optimiser.param_groups:
                 group["lr"] = schedule.rate * decay("cosine", (step - 1) / schedule.steps)
-            shared, batch = draw(tasks)
-            bound = ascend(schedule.objective(shared.train(), batch, beta=schedule.beta, noise=noise), optimiser)
+            bound = ascend(slope, model, (tasks, noise), optimiser)
             if step % every and step != schedule.steps:
                 continue
             if validation:
