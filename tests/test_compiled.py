@@ -67,6 +67,14 @@ def test_short_work_is_not_compiled() -> None:
     assert compiled.compiled(work, "cpu", times=compiled.WORTH["cpu"] - 1) is work
 
 
+def test_many_inner_steps_are_not_compiled_in_a_short_training() -> None:
+    """Twenty of them would take a compiler longer than the 5,000 steps of Augmented Omniglot take as written."""
+    twenty, none = (recipe("augmented-omniglot", method) for method in ("maml", "gp-vib"))
+    assert (twenty.unrolled, none.unrolled) == (20, 1) and twenty.train.steps == none.train.steps
+    assert compiled.pays("cuda", times=none.train.steps // none.unrolled)
+    assert not compiled.pays("cuda", times=twenty.train.steps // twenty.unrolled)
+
+
 def test_without_a_compiler_nothing_is_compiled(monkeypatch) -> None:
     """A machine without one trains all the same, and says nothing."""
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)

@@ -14,6 +14,7 @@ from metavib.objective import check_beta
 from metavib.strict import from_dict
 
 BOUND = ("gp-vib", "maml", "stochastic-maml", "gp-maml")
+GRADIENT = ("maml", "stochastic-maml", "gp-maml")
 TRANSFER = ("feature-transfer", "baseline++")
 BASELINES = (*TRANSFER, "matching-net", "proto-net", "relation-net", "dkt")
 METHODS = (*BOUND, *BASELINES)
@@ -294,6 +295,11 @@ class Config:
             raise ValueError(f"test.tasks must be at least 2, for an interval; got {self.test.tasks}.")
         self._check_test()
         check_beta(self.train.beta, dirac=self.method in DIRAC)
+
+    @property
+    def unrolled(self) -> int:
+        """Inner steps of a training step, each of which takes a compiler as long as a step without any; at least 1."""
+        return max(1, self.model.inner_steps) if self.method in GRADIENT else 1
 
     def _check_splits(self) -> None:
         """A task can be split anew only where its points may trade places, after the network."""

@@ -99,7 +99,7 @@ def train(
     clock = time.monotonic()
     show = ranks.first and not quiet
     with bar("training", options.steps, start=start, show=show) as advance, _stoppable() as asked_to_stop:
-        if alone and pays(config.device, times=options.steps):
+        if alone and pays(config.device, times=options.steps // config.unrolled):
             advance(start, "compiling, half a minute")
         for step in range(start + 1, options.steps + 1):
             _set_rates(optimiser, decay(options.schedule, (step - 1) / options.steps))
@@ -168,7 +168,7 @@ def fastest(bound_of: Work, model: Model, config: Config) -> Work:
     made again, and in one piece the compiler makes pooling's choice again at each of its four positions. And a GPU's
     recorded step has no calls to save.
     """
-    times, device = config.train.steps, config.device
+    times, device = config.train.steps // config.unrolled, config.device
     if device == "cpu" and not any(isinstance(part, Conv2d) for part in model.modules()):
         return compiled(differentiated(bound_of), device, times=times)
     return differentiated(compiled(bound_of, device, times=times))

@@ -203,7 +203,8 @@ class _Scores:
         step = partial(world._validation_scores, tested, self.noise)
         self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
         if not transfers and config.device != "cpu":
-            work = compiled(world.probabilities, config.device, times=config.train.steps)
+            validations = config.train.steps // max(1, config.train.validate_every)
+            work = compiled(world.probabilities, config.device, times=validations // config.unrolled)
             self.step = replayed(partial(step, work), config.device, [self.noise])
 
     def __call__(self) -> tuple[Tensor, ...]:

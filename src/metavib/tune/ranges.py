@@ -7,7 +7,7 @@ order, which a search can use: it sees their places in the list, not so many unr
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from metavib.config import BOUND, DIRAC, Config
+from metavib.config import BOUND, DIRAC, GRADIENT, Config
 from metavib.strict import override
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 OUTER = (1e-4, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 2.5e-3, 5e-3, 7.5e-3, 0.01, 0.025, 0.05, 0.075, 0.1)
 INNER = (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0)
 BETA = (1e-7, 1e-6, 1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 2.5e-3, 5e-3, 7.5e-3, 0.01, 0.1, 0.5, 1.0)
-INNER_RATE = ("maml", "stochastic-maml", "gp-maml")  # the methods that have one
 
 Value = float | int | str | bool | None
 
@@ -94,7 +93,7 @@ Space = dict[str, Range]
 def paper(method: str) -> Space:
     """The ranges the paper searched, those of them that a method has."""
     space: Space = {"train.lr": Choices(OUTER)}
-    if method in INNER_RATE:
+    if method in GRADIENT:
         space["model.inner_rate"] = Choices(INNER)
     if method in BOUND and method not in DIRAC:
         space["train.beta"] = Choices(BETA)
