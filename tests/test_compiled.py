@@ -20,7 +20,9 @@ from metavib.train import differentiated, fastest
 HERE = Path(__file__).parent
 # In double precision, but for the tasks, which are drawn in single.
 TIGHT = {"bounds": 1e-6, "state": 1e-6, "gradients": 1e-5, "predictions": 1e-9, "again": 0.0}
-ROUNDING = 1e-12  # sums on a GPU do not always add up in the same order
+# Sums on a GPU do not always add up in the same order; and what is drawn in single precision is rounded otherwise there
+# once it is compiled, which second-order gradients (GP+MAML) show most.
+ON_GPU = {"again": 1e-10, "gradients": 1e-4}
 
 
 def check(name: str, method: str, backend: str, device: str) -> None:
@@ -30,7 +32,7 @@ def check(name: str, method: str, backend: str, device: str) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert not found["failed"]
     assert found["same streams"]
-    tight = TIGHT if device == "cpu" else TIGHT | {"again": ROUNDING}
+    tight = TIGHT if device == "cpu" else TIGHT | ON_GPU
     assert all(gap <= tight[what] for what, gap in found["gaps"].items()), found
 
 

@@ -129,7 +129,7 @@ _LARGE_SITES: Changes = {
     "train.scale_lr": 0.01,
 }
 # All splits of a task; sites that start where they would arrive late, with a rate of their own; weaker crops; rates
-# that end at zero, after half the paper's steps at one shot (on mini-ImageNet, still rising there, after as many).
+# that end at zero, after half the paper's steps at one shot.
 _IMPROVED_PHOTOGRAPHS: Changes = {**_LARGE_SITES, "train.steps": 30_000, "train.schedule": "cosine"}
 # Classes of a training task, images of each and poolings of Conv4, by shots, where other than the paper's.
 _SIZES: dict[tuple[str, int], tuple[int, int, int]] = {
@@ -141,7 +141,7 @@ _SIZES: dict[tuple[str, int], tuple[int, int, int]] = {
 _IMPROVED: dict[str, Changes] = {
     "cub": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.35},
     # Cut from 84 x 84 pixels: smaller crops are blurred.
-    "mini-imagenet": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.9, "train.steps": 60_000},
+    "mini-imagenet": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.9},
     "mini-imagenet-cub": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.9},
     "sinusoid": {
         "model.noise": 0.1,
