@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 from metavib.noise import Drawn, Noted
 
-WORTH = {"cpu": 50_000, "cuda": 2_000}  # times from which on compiling pays
+WORTH = {"cpu": 20_000, "cuda": 2_000}  # times from which on compiling pays
 COMPILERS = ("g++", "clang++", "cl")
 
 Work = Callable[..., tuple[Tensor, ...]]

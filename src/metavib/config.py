@@ -13,8 +13,8 @@ from metavib.files import naming
 from metavib.objective import check_beta
 from metavib.strict import from_dict
 
-BOUND = ("gp-vib", "maml", "stochastic-maml", "gp-maml")
 GRADIENT = ("maml", "stochastic-maml", "gp-maml")
+BOUND = ("gp-vib", *GRADIENT)
 TRANSFER = ("feature-transfer", "baseline++")
 BASELINES = (*TRANSFER, "matching-net", "proto-net", "relation-net", "dkt")
 METHODS = (*BOUND, *BASELINES)
