@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +123,35 @@ def test_no_more_runs_at_a_time_than_asked_for(tmp_path, monkeypatch):
     configs = {f"r{seed}": tiny.sinusoid(seed=seed, train__steps=2) for seed in range(5)}
     runs.run_all(configs, tmp_path, jobs=2, quiet=True)
     assert max(most) == 2 and all((tmp_path / name / "evaluation.json").exists() for name in configs)
+
+
+def test_a_run_waits_for_the_compiled_code_of_its_twin(tmp_path, monkeypatch):
+    """Of two trainings that differ in their seed the second starts once the first has taken a step; others at once."""
+    events = []
+
+    class Compiling:
+        returncode = 0
+
+        def __init__(self, command, **options) -> None:
+            self.folder, self.polls = Path(command[command.index("--out") + 1]), 0
+            events.append(f"{self.folder.name} starts")
+
+        def poll(self) -> int | None:
+            self.polls += 1
+            if self.polls == 3:
+                self.folder.mkdir()
+                (self.folder / "metrics.jsonl").write_text('{"step": 100}\n')
+                events.append(f"{self.folder.name} steps")
+            return 0 if self.polls == 9 else None
+
+    monkeypatch.setattr(runs, "subprocess", processes.instead(Compiling))
+    monkeypatch.setattr(runs, "POLL", 0.0)
+    monkeypatch.setattr(runs, "pays", lambda device, times: times >= 12)
+    twins = {f"a{seed}": tiny.sinusoid(seed=seed) for seed in range(2)}
+    short = {f"s{seed}": tiny.sinusoid(seed=seed, train__steps=2) for seed in range(2)}
+    runs.run_all({**twins, "b": tiny.sinusoid(train__lr=0.5), **short}, tmp_path, jobs=9, quiet=True)
+    assert events[:4] == ["a0 starts", "b starts", "s0 starts", "s1 starts"]  # what is not compiled never waits
+    assert events.index("a0 steps") < events.index("a1 starts")
 
 
 @pytest.fixture

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from metavib.compiled import pays
 from metavib.config import Config, read
 from metavib.files import write_json
 from metavib.mps import shared_gpu
@@ -79,6 +81,8 @@ def run_all(
                     for name in waiting[:]:
                         if len(running) == jobs:
                             break
+                        if _twin_compiles(name, running, configs, root):
+                            continue
                         process = _start(configs[name], root / name, variables, (trained or {}).get(name))
                         if process is not None:  # else another call is at work on it: ask again later
                             running[name] = process
@@ -103,6 +107,14 @@ def run_all(
                 process.wait()
     if failed:
         raise RunFailed(_last_words(failed, root, len(configs)))
+
+
+def _twin_compiles(name: str, running: Iterable[str], configs: Mapping[str, Config], root: Path) -> bool:
+    """Whether a training that differs in its seed alone is still compiling: it then leaves its code in a cache."""
+    config = configs[name]
+    if not pays(config.device, times=config.train.steps // config.unrolled):
+        return False
+    return any(replace(configs[n], seed=config.seed) == config and not _steps(root / n) for n in running)
 
 
 def _last_words(failed: list[str], root: Path, count: int) -> str:
