@@ -176,15 +176,17 @@ def comparison(tables: list[Grid]) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1 + 4.4 * columns, 0.6 + (0.7 + 0.21 * lines) * -(-len(panels) // columns)))
         axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
-        for ax, (head, cells) in zip(axes.flat, panels, strict=False):
+        for i, (ax, (head, cells)) in enumerate(zip(axes.flat, panels, strict=False)):
             labels = list(cells)
+            told = i % columns and labels == list(panels[i - 1][1])  # by the panel to the left
             for what, colour, mark, shift in (("paper", "#999999", "D", 0.14), ("ours", MEAN, "o", -0.14)):
                 found = {label: getattr(cell, what) for label, cell in cells.items() if getattr(cell, what)}
                 y = [labels.index(label) + shift for label in found]
                 half = [e.interval or 0.0 for e in found.values()]
                 style: Any = {"fmt": mark, "ms": 3.5, "lw": 1, "capsize": 1.5, "color": colour, "label": what}
                 ax.errorbar([e.mean for e in found.values()], y, xerr=half, **style)
-            ax.set_yticks(range(len(labels)), labels, fontsize=7)
+            names = ["" if told else textwrap.fill(label, 30) for label in labels]
+            ax.set_yticks(range(len(labels)), names, fontsize=7)
             ax.set_ylim(len(labels) - 0.5, -0.5)
             ax.grid(axis="y", lw=0.3, alpha=0.6)
             ax.set_title(head, fontsize=9)
