@@ -68,6 +68,8 @@ class Classification(Experiment):
         self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // max(config.tasks.size, 28) ** 2)
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
         self.source = self._training()
+        for shots in config.test.shots or (config.tasks.shots,):  # too few classes or images are said before any work
+            self._test_source(shots)
         self._validation: dict[tuple[int, int], list[Task]] = {}
         self._scores: _Scores | None = None
 
@@ -88,7 +90,7 @@ class Classification(Experiment):
         config, test, ways = self.config, self.config.test, self.ways
         rows = []
         for shots in test.shots or (config.tasks.shots,):
-            source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
+            source = self._test_source(shots)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
                 episodes = fixed(
@@ -126,6 +128,9 @@ class Classification(Experiment):
             return AllWay(data, batch_size=tasks.queries, transform=transform)
         sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": tasks.queries}
         return self._episodes(data, **sizes, min_shots=tasks.min_shots, transform=transform)
+
+    def _test_source(self, shots: int) -> TaskSource:
+        return self._episodes(self.splits.test, ways=self.ways, shots=shots, queries=self.config.test.queries)
 
     def _episodes(
         self,
@@ -196,12 +201,12 @@ class _Scores:
 
     def __init__(self, world: Classification, model: Model) -> None:
         self.model, self.noise = model, seeded(TEST, device=world.config.device)
-        # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
         config, transfers = world.config, world.config.method in TRANSFER
-        as_trained = transfers or world.ways == config.tasks.ways
-        tested = model if as_trained else build.of_ways(model, config, world.ways)
-        step = partial(world._validation_scores, tested, self.noise)
+        if not transfers and world.ways != config.tasks.ways:
+            model = build.of_ways(model, config, world.ways)
+        step = partial(world._validation_scores, model, self.noise)
         self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
+        # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
         if not transfers and config.device != "cpu":
             validations = config.train.steps // max(1, config.train.validate_every)
             work = compiled(world.probabilities, config.device, times=validations // config.unrolled)
