@@ -146,7 +146,7 @@ def test_a_run_waits_for_the_compiled_code_of_its_twin(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "subprocess", processes.instead(Compiling))
     monkeypatch.setattr(runs, "POLL", 0.0)
-    monkeypatch.setattr(runs, "pays", lambda device, times: times >= 12)
+    monkeypatch.setattr(runs, "compiles", lambda config: config.train.steps >= 12)
     twins = {f"a{seed}": tiny.sinusoid(seed=seed) for seed in range(2)}
     short = {f"s{seed}": tiny.sinusoid(seed=seed, train__steps=2) for seed in range(2)}
     runs.run_all({**twins, "b": tiny.sinusoid(train__lr=0.5), **short}, tmp_path, jobs=9, quiet=True)

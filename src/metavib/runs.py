@@ -17,13 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from metavib.compiled import pays
 from metavib.config import Config, read
 from metavib.files import write_json
 from metavib.mps import shared_gpu
 from metavib.progress import bar
 from metavib.strict import to_dict
-from metavib.train import CONFIG, Interrupted
+from metavib.train import CONFIG, Interrupted, compiles
 
 POLL = 0.5  # seconds
 GPU_JOBS = 8  # small networks leave most of a GPU idle: eight trainings at once take little longer than one
@@ -112,9 +111,8 @@ def run_all(
 def _twin_compiles(name: str, running: Iterable[str], configs: Mapping[str, Config], root: Path) -> bool:
     """Whether a training that differs in its seed alone is still compiling: it then leaves its code in a cache."""
     config = configs[name]
-    if not pays(config.device, times=config.train.steps // config.unrolled):
-        return False
-    return any(replace(configs[n], seed=config.seed) == config and not _steps(root / n) for n in running)
+    twins = (n for n in running if replace(configs[n], seed=config.seed) == config)
+    return compiles(config) and any(not _steps(root / twin) for twin in twins)
 
 
 def _last_words(failed: list[str], root: Path, count: int) -> str:

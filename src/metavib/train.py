@@ -25,7 +25,7 @@ import torch
 
 from metavib import build, checkpoint
 from metavib.capture import replayed
-from metavib.compiled import Work, compiled, pays
+from metavib.compiled import Compiled, Work, pays
 from metavib.config import Config, read
 from metavib.distributed import ALONE, Ranks
 from metavib.experiments import Experiment, experiment
@@ -99,7 +99,7 @@ def train(
     clock = time.monotonic()
     show = ranks.first and not quiet
     with bar("training", options.steps, start=start, show=show) as advance, _stoppable() as asked_to_stop:
-        if alone and pays(config.device, times=options.steps // config.unrolled):
+        if alone and compiles(config):
             advance(start, "compiling, half a minute")
         for step in range(start + 1, options.steps + 1):
             _set_rates(optimiser, decay(options.schedule, (step - 1) / options.steps))
@@ -168,10 +168,16 @@ def fastest(bound_of: Work, model: Model, config: Config) -> Work:
     made again, and in one piece the compiler makes pooling's choice again at each of its four positions. And a GPU's
     recorded step has no calls to save.
     """
-    times, device = config.train.steps // config.unrolled, config.device
-    if device == "cpu" and not any(isinstance(part, Conv2d) for part in model.modules()):
-        return compiled(differentiated(bound_of), device, times=times)
-    return differentiated(compiled(bound_of, device, times=times))
+    if not compiles(config):
+        return differentiated(bound_of)
+    if config.device == "cpu" and not any(isinstance(part, Conv2d) for part in model.modules()):
+        return Compiled(differentiated(bound_of))
+    return differentiated(Compiled(bound_of))
+
+
+def compiles(config: Config) -> bool:
+    """Whether the steps of a training are worth compiling."""
+    return pays(config.device, times=config.train.steps // config.unrolled)
 
 
 def ascend(slope: Work, model: Model, streams: Sequence[Any], optimiser: torch.optim.Optimizer) -> Bound:
