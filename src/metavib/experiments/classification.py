@@ -68,8 +68,6 @@ class Classification(Experiment):
         self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // max(config.tasks.size, 28) ** 2)
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
         self.source = self._training()
-        for shots in config.test.shots or (config.tasks.shots,):  # too few classes or images are said before any work
-            self._test_source(shots)
         self._validation: dict[tuple[int, int], list[Task]] = {}
         self._scores: _Scores | None = None
 
@@ -90,7 +88,7 @@ class Classification(Experiment):
         config, test, ways = self.config, self.config.test, self.ways
         rows = []
         for shots in test.shots or (config.tasks.shots,):
-            source = self._test_source(shots)
+            source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
                 episodes = fixed(
@@ -128,9 +126,6 @@ class Classification(Experiment):
             return AllWay(data, batch_size=tasks.queries, transform=transform)
         sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": tasks.queries}
         return self._episodes(data, **sizes, min_shots=tasks.min_shots, transform=transform)
-
-    def _test_source(self, shots: int) -> TaskSource:
-        return self._episodes(self.splits.test, ways=self.ways, shots=shots, queries=self.config.test.queries)
 
     def _episodes(
         self,
