@@ -140,8 +140,8 @@ _SIZES: dict[tuple[str, int], tuple[int, int, int]] = {
 }
 _IMPROVED: dict[str, Changes] = {
     "cub": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.35},
-    # Cut from 84 x 84 pixels: smaller crops are blurred.
-    "mini-imagenet": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.9},
+    # Cut from 84 x 84 pixels: smaller crops are blurred. Validation still gains in the second half of 60,000 steps.
+    "mini-imagenet": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.9, "train.steps": 60_000},
     "mini-imagenet-cub": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.9},
     "sinusoid": {
         "model.noise": 0.1,

@@ -203,8 +203,9 @@ class _Scores:
         self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
         # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
         if not transfers and config.device != "cpu":
-            validations = config.train.steps // max(1, config.train.validate_every)
-            work = compiled(world.probabilities, config.device, times=validations // config.unrolled)
+            batches = len(world._validation_tasks(world.ways, config.tasks.shots))  # larger images are in more of them
+            times = config.train.steps // max(1, config.train.validate_every) * batches
+            work = compiled(world.probabilities, config.device, times=times // config.unrolled)
             self.step = replayed(partial(step, work), config.device, [self.noise])
 
     def __call__(self) -> tuple[Tensor, ...]:
