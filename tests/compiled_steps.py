@@ -9,6 +9,7 @@ import sys
 import warnings
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Generator, Tensor
@@ -17,14 +18,23 @@ from metavib import build, recipes
 from metavib.capture import WARM_UP, replayed
 from metavib.compiled import WORTH, Compiled
 from metavib.config import Config
-from metavib.experiments import experiment
+from metavib.experiments import classification, experiment
 from metavib.model import Model
 from metavib.noise import seeded
 from metavib.strict import override
 from metavib.train import adam, ascend, compiles, differentiated, fastest, sampled
 
 STEPS = 3
-SMALL = {"model.width": 2, "tasks.size": 16, "tasks.queries": 2, "train.tasks": 2, "tasks.ways": 3, "model.samples": 4}
+SMALL = {
+    "model.width": 2,
+    "tasks.size": 16,
+    "tasks.queries": 2,
+    "train.tasks": 2,
+    "tasks.ways": 3,
+    "model.samples": 4,
+    "test.tasks": 60,
+    "test.queries": 2,
+}
 
 
 def config(name: str, method: str, device: str) -> Config:
@@ -70,6 +80,8 @@ def main(name: str, method: str, backend: str, device: str) -> None:
     same = all(torch.equal(a, b) for a, b in zip(plain["streams"], fast["streams"], strict=True))
     if name == "glyphs" and method not in ("feature-transfer", "baseline++"):
         gaps["predictions"] = predictions(world, plain["model"].eval(), device)
+        if device != "cpu":
+            gaps["test"] = tested(world, plain["model"].eval())
     failed = [str(w.message) for w in caught if "cannot be" in str(w.message)]
     print(json.dumps({"gaps": gaps, "same streams": same, "failed": failed}))
 
@@ -82,6 +94,16 @@ def predictions(world: Any, model: Model, device: str) -> float:
     (plain,) = world.probabilities(model, draws[:1], tasks)
     (fast,) = Compiled(world.probabilities)(model, draws[1:], tasks)
     return float((plain - fast).abs().max())
+
+
+def tested(world: Any, model: Model) -> float:
+    """How far apart the negative log likelihoods of a test are that is recorded, and of one that is not."""
+    world.chunk = 7  # of 60 episodes: some batches before the recorded one, some after it, and a smaller one
+    recorded = world.evaluate(model, quiet=True)
+    with patch.object(classification, "replayed", lambda step, device, streams: step):
+        written = world.evaluate(model, quiet=True)
+    one, other = (found["rows"][0]["metrics"]["nll"]["mean"] for found in (recorded, written))
+    return abs(one - other)
 
 
 def gradients(model: Model) -> dict[str, Tensor]:

@@ -80,14 +80,13 @@ def drawn(config: Config, monkeypatch) -> dict[str, list[Task]]:
     """The episodes a model is shown in validation and in the test."""
     shown: dict[str, list[Task]] = {}
     here = world(config)
-    predict = Classification._predict
+    probabilities = Classification.probabilities
 
-    def spy(self, model, episodes, **options):
-        episodes = list(episodes)
-        shown.setdefault(stage, []).extend(episodes)
-        return predict(self, model, episodes, **options)
+    def spy(self, model, streams, tasks):
+        shown.setdefault(stage, []).append(tasks)
+        return probabilities(self, model, streams, tasks)
 
-    monkeypatch.setattr(Classification, "_predict", spy)
+    monkeypatch.setattr(Classification, "probabilities", spy)
     model = build.model(config)
     stage = "validation"
     here.validate(model)

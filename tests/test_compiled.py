@@ -19,7 +19,7 @@ from metavib.train import compiles, differentiated, fastest
 
 HERE = Path(__file__).parent
 # In double precision, but for the tasks, which are drawn in single.
-TIGHT = {"bounds": 1e-6, "state": 1e-6, "gradients": 1e-5, "predictions": 1e-9, "again": 0.0}
+TIGHT = {"bounds": 1e-6, "state": 1e-6, "gradients": 1e-5, "predictions": 1e-9, "test": 1e-9, "again": 0.0}
 AGAIN_ON_GPU = 1e-10  # sums there do not always add up in the same order
 # What is drawn in single precision is rounded otherwise on a GPU once it is compiled; GP+MAML's gradients, of second
 # order and through a factorisation, show it most.

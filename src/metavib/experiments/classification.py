@@ -39,7 +39,7 @@ from metavib.noise import Stream, seeded
 from metavib.progress import bar
 from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.source import TaskSource
-from metavib.tasks.task import Task
+from metavib.tasks.task import Examples, Task
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
 POINTS = 100  # what an episode may have without counting as several
@@ -95,7 +95,7 @@ class Classification(Experiment):
                     source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self._at_once(ways, shots)
                 )
                 with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
-                    p, y, mask = self._predict(tested, episodes, advance=advance)
+                    p, y, mask = _over(episodes, self._tester(tested), advance=advance)
                 row: dict[str, Any] = {
                     "ways": ways,
                     "shots": shots,
@@ -103,7 +103,8 @@ class Classification(Experiment):
                     "metrics": report(p, y, mask),
                 }
                 if test.temperature:
-                    temperature = metrics.fit_temperature(*self._predict(tested, self._validation_tasks(ways, shots)))
+                    known = _over(self._validation_tasks(ways, shots), self._tester(tested))
+                    temperature = metrics.fit_temperature(*known)
                     tempered = report(metrics.tempered(p, temperature), y, mask)
                     row |= {"temperature": temperature, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
@@ -158,7 +159,7 @@ class Classification(Experiment):
     def _validation_scores(self, model: Model, noise: Generator, work: Work) -> tuple[Tensor, Tensor]:
         config, tasks = self.config, self._validation_tasks(self.ways, self.config.tasks.shots)
         tested = build.at_test(model, config, ways=self.ways) if config.method in TRANSFER else model.eval()
-        p, y, mask = self._predict(tested, tasks, noise=noise, work=work)
+        p, y, mask = _over(tasks, lambda batch: work(tested, [noise], batch)[0])
         return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean()
 
     def probabilities(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor]:
@@ -167,28 +168,34 @@ class Classification(Experiment):
         assert isinstance(model.likelihood, ClassLikelihood)
         return (model.likelihood.predict(model(tasks.to(self.dtype), noise), noise),)
 
-    @torch.no_grad()
-    def _predict(
-        self,
-        model: Model,
-        episodes: Iterable[Task],
-        *,
-        noise: Generator | None = None,
-        work: Work | None = None,
-        advance: Any = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Probabilities, labels and masks of all query points, `(episodes, v, ...)`."""
-        noise, work = noise or seeded(TEST, device=self.config.device), work or self.probabilities
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
-        done = 0
-        for tasks in episodes:
-            (p,) = work(model, [noise], tasks)
-            parts.append((p, tasks.query.y, tasks.query.mask))
-            done += tasks.batch_shape[0]
-            if advance:
-                advance(done)
-        p, y, mask = (torch.cat(column) for column in zip(*parts, strict=True))
-        return p, y, mask
+    def _tester(self, model: Model) -> "Predict":
+        """Probabilities from one model and one stream of noise: on a GPU recorded once, for batches of one size."""
+        noise = seeded(TEST, device=self.config.device)
+
+        def step(*tensors: Tensor) -> tuple[Tensor]:
+            return self.probabilities(model, [noise], Task(Examples(*tensors[:3]), Examples(*tensors[3:])))
+
+        transfers = self.config.method in TRANSFER  # whose heads start from weights made on the host each time
+        predict = step if transfers else replayed(step, self.config.device, [noise])
+        return lambda batch: predict(*batch.support, *batch.query)[0].clone()  # the next batch overwrites it
+
+
+Predict = Callable[[Task], Tensor]
+"""Probabilities of the classes at all query points of a batch of episodes."""
+
+
+@torch.no_grad()
+def _over(episodes: Iterable[Task], predict: Predict, *, advance: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities, labels and masks of all query points, `(episodes, v, ...)`."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    done = 0
+    for batch in episodes:
+        parts.append((predict(batch), batch.query.y, batch.query.mask))
+        done += batch.batch_shape[0]
+        if advance:
+            advance(done)
+    p, y, mask = (torch.cat(column) for column in zip(*parts, strict=True))
+    return p, y, mask
 
 
 class _Scores:
