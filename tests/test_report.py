@@ -113,7 +113,7 @@ def test_every_reproduction_has_its_section():
 
 def test_a_cell_has_our_number_the_papers_and_the_difference_in_both_forms(tmp_path):
     out = tmp_path / "out"
-    report(copied(tmp_path / "records", "table-2/omniglot-emnist/dkt-linear-1"), out)
+    report(copied(tmp_path / "records", "table-2/omniglot-emnist/dkt-linear-1-seed0"), out)
     line = next(x for x in (out / "RESULTS.md").read_text().splitlines() if x.startswith("| DKT linear"))
     text = (out / "results" / "report.html").read_text()
     for part in ("73.70 ± 0.38 (1 training)", "75.97 ± 0.70", "−2.7"):
@@ -134,7 +134,9 @@ def test_what_was_not_run_says_so(tmp_path):
 
 
 def test_cells_below_the_paper_are_listed_with_their_explanation(tmp_path):
-    folder = copied(tmp_path / "records", "table-2/omniglot-emnist/maml-1", "table-2/omniglot-emnist/dkt-linear-1")
+    folder = copied(
+        tmp_path / "records", "table-2/omniglot-emnist/maml-1", "table-2/omniglot-emnist/dkt-linear-1-seed0"
+    )
     write_json(folder / "notes.json", {"table-2": {"*/maml-1": "It was <trained> for too short."}})
     report(folder, tmp_path / "out")
     text = (tmp_path / "out" / "RESULTS.md").read_text()
@@ -146,7 +148,9 @@ def test_cells_below_the_paper_are_listed_with_their_explanation(tmp_path):
 
 
 def test_an_explanation_of_several_cells_is_given_once(tmp_path):
-    folder = copied(tmp_path / "records", "table-2/omniglot-emnist/maml-1", "table-2/omniglot-emnist/dkt-linear-1")
+    folder = copied(
+        tmp_path / "records", "table-2/omniglot-emnist/maml-1", "table-2/omniglot-emnist/dkt-linear-1-seed0"
+    )
     write_json(folder / "notes.json", {"table-2": {"omniglot-emnist/*-1": "One reason for both."}})
     report(folder, tmp_path / "out")
     text = (tmp_path / "out" / "RESULTS.md").read_text()
