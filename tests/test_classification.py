@@ -273,9 +273,12 @@ def test_the_report_is_what_a_loop_over_episodes_gives():
         ({"tasks.shots": 6}, "has 8 images, and shots"),
         ({"tasks.min_shots": 3}, "min_shots must be between"),
         ({"method": "feature-transfer", "train.beta": 0.0, "model.classes": 9}, r"model\.classes must be the 6"),
+        ({"test.shots": [6]}, "has 8 images, and shots"),
+        ({"test.queries": 7}, "has 8 images, and shots"),
+        ({"tasks.ways": 6}, "ways must be between 1 and the 4 classes"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_a_file_is_written(tmp_path, changes, message):
+def test_what_cannot_be_trained_and_tested_is_refused_before_a_file_is_written(tmp_path, changes, message):
     for method in ("gp-vib", "maml"):
         with pytest.raises(ValueError, match=message):
             train.train(override(tiny.glyphs(method), changes), tmp_path / "run", quiet=True)

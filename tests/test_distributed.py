@@ -97,6 +97,9 @@ class Struck:
         self.inner, self.left = world(config), call if joined.index == rank else 0
         self.number = number
 
+    def check(self):
+        self.inner.check()
+
     def sample(self, shape, generator):
         self.left -= 1
         if self.left == 0:

@@ -73,6 +73,9 @@ class Signals:
     def __init__(self, inner, call: int, number: int) -> None:
         self.inner, self.call, self.number, self.calls = inner, call, number, 0
 
+    def check(self):
+        self.inner.check()
+
     def sample(self, shape, generator):
         self.calls += 1
         if self.calls == self.call:

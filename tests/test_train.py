@@ -231,6 +231,9 @@ class Scored:
     def __init__(self, world, scores) -> None:
         self.world, self.scores, self.seen = world, iter(scores), []
 
+    def check(self):
+        self.world.check()
+
     def sample(self, shape, generator):
         return self.world.sample(shape, generator)
 

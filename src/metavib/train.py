@@ -72,6 +72,7 @@ def train(
     ranks.on_first(prepare, config, folder, resume=resume)
     # Whatever a config can be refused for is refused here, before there is a file.
     options, world = config.train, world or experiment(config)
+    world.check()
     model = build.model(config).to(config.device).train()
     objective = ranks.sharded(build.objective(config), model, options.tasks)
     optimiser = adam(model, config)

@@ -75,6 +75,13 @@ class Classification(Experiment):
         """Training episodes (mini-batches of all classes, in the methods that transfer)."""
         return self.source.sample(shape, generator).to(self.dtype)
 
+    def check(self) -> None:
+        """Refuses validation and test episodes of more classes or images than there are."""
+        if self.config.train.validate_every:
+            self._validation_source(self.ways, self.config.tasks.shots)
+        for shots in self._test_shots:
+            self._test_source(shots)
+
     def validate(self, model: Model) -> dict[str, float]:
         """Accuracy and NLL on the validation episodes, always the same ones."""
         if self._scores is None or self._scores.model is not model:
@@ -87,8 +94,8 @@ class Classification(Experiment):
         """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
         config, test, ways = self.config, self.config.test, self.ways
         rows = []
-        for shots in test.shots or (config.tasks.shots,):
-            source = self._episodes(self.splits.test, ways=ways, shots=shots, queries=test.queries)
+        for shots in self._test_shots:
+            source = self._test_source(shots)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
                 episodes = fixed(
@@ -109,6 +116,20 @@ class Classification(Experiment):
                     row |= {"temperature": temperature, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
+
+    @property
+    def _test_shots(self) -> Sequence[int]:
+        return self.config.test.shots or (self.config.tasks.shots,)
+
+    def _test_source(self, shots: int) -> TaskSource:
+        return self._episodes(self.splits.test, ways=self.ways, shots=shots, queries=self.config.test.queries)
+
+    def _validation_source(self, ways: int, shots: int) -> TaskSource:
+        """Episodes like those of training, where they have its classes and shots; like those of the test elsewhere."""
+        tasks, test = self.config.tasks, self.config.test
+        as_trained = (ways, shots) == (tasks.ways, tasks.shots) and self.config.method not in TRANSFER
+        sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
+        return self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
 
     def _at_once(self, ways: int, shots: int) -> int:
         """Test episodes at once: fewer where each has many points, or many weights are drawn for it."""
@@ -147,10 +168,7 @@ class Classification(Experiment):
 
     def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
         if (ways, shots) not in self._validation:
-            tasks, test = self.config.tasks, self.config.test
-            as_trained = (ways, shots) == (tasks.ways, tasks.shots) and self.config.method not in TRANSFER
-            sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
-            source = self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
+            source = self._validation_source(ways, shots)
             count, seed = self.config.train.validation_tasks, _seed(VALIDATION, 0)
             batch = ceil(count / ceil(count / self.chunk))  # equally large, so that one compilation does for all
             self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=batch))

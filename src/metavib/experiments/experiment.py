@@ -17,6 +17,9 @@ class Experiment(ABC):
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks."""
 
+    def check(self) -> None:  # noqa: B027 - nothing to refuse where tasks are made anew
+        """Refuses, before any work, a validation or test that the data cannot give."""
+
     @abstractmethod
     def validate(self, model: Model) -> dict[str, float]:
         """Metrics on the validation tasks, always the same ones; `score` among them, the larger the better."""
