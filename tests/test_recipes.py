@@ -91,3 +91,16 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_global_generator_did(
     second = build.model(config).state_dict()
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("shots", range(1, 16))
+@pytest.mark.parametrize("experiment", ["glyphs", "omniglot-emnist", "cub"])
+def test_our_recipe_splits_tasks_of_any_shots_as_often_as_each_image_can_be_support_once(experiment, shots):
+    """And asks for no more characters of a class than the twenty there are."""
+    config = recipes.improved(experiment, "gp-vib", shots=shots)
+    images = config.tasks.shots + config.tasks.queries
+    assert config.tasks.shots == shots and config.tasks.queries >= 1
+    assert config.train.splits * shots <= images < (config.train.splits + 1) * shots
+    assert (config.test.ways or config.tasks.ways) == 5
+    if experiment != "cub":
+        assert images <= 20 and 90 <= config.tasks.ways * images <= 100

@@ -101,10 +101,17 @@ def improved(experiment: str, method: str, *, shots: int | None = None, kernel: 
         )
     changes = dict(_IMPROVED[experiment])
     if experiment in CLASSIFICATION:
-        k = config.tasks.shots
-        ways, images, poolings = _SIZES.get((experiment, k), (5, k + config.tasks.queries, 4))
-        changes |= {"model.poolings": poolings, **tasks_of(ways, images, k)}
+        changes |= _all_splits(config)
     return override(config, changes)
+
+
+def _all_splits(config: Config) -> Changes:
+    """Tasks in all their splits: as they are, but of characters a hundred, of more classes, and seen on larger maps."""
+    shots = config.tasks.shots
+    if config.tasks.channels > 1:
+        return tasks_of(5, shots + config.tasks.queries, shots)
+    images = min(max(5, 2 * shots), 20)  # of a class there are twenty
+    return {"model.poolings": 2, **tasks_of(100 // images, images, shots)}
 
 
 def tasks_of(ways: int, images: int, shots: int) -> Changes:
@@ -131,13 +138,6 @@ _LARGE_SITES: Changes = {
 # All splits of a task; sites that start where they would arrive late, with a rate of their own; weaker crops; rates
 # that end at zero, after half the paper's steps at one shot.
 _IMPROVED_PHOTOGRAPHS: Changes = {**_LARGE_SITES, "train.steps": 30_000, "train.schedule": "cosine"}
-# Classes of a training task, images of each and poolings of Conv4, by shots, where other than the paper's.
-_SIZES: dict[tuple[str, int], tuple[int, int, int]] = {
-    ("glyphs", 1): (20, 5, 2),
-    ("glyphs", 5): (10, 10, 2),
-    ("omniglot-emnist", 1): (20, 5, 2),
-    ("omniglot-emnist", 5): (10, 10, 2),
-}
 _IMPROVED: dict[str, Changes] = {
     "cub": {**_IMPROVED_PHOTOGRAPHS, "tasks.crop": 0.35},
     # Cut from 84 x 84 pixels: smaller crops are blurred. Validation still gains in the second half of 60,000 steps.
