@@ -1,114 +1,38 @@
-"""Daily use through the program itself: a CSV file or a folder of pictures in, a run, a task's state, rows out."""
+"""Daily use through the program itself: a CSV file in, a run, a task's state, rows out."""
 
 import csv
 import errno
 import io
-import json
 import shutil
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from scipy import stats
 
 import oracles
-from metavib import checkpoint, cli, files, states, train
+from metavib import checkpoint, files, states, train
 from metavib.experiments.table import read_examples, read_inputs, scaling
-from metavib.files import read_tensors
 from metavib.learner import Learner
-
-
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-def metavib(*arguments: object) -> Ended:
-    """The program in this process: arguments to status and output."""
-    out, err, threads = io.StringIO(), io.StringIO(), torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["metavib", *map(str, arguments)])
-        patch.setenv("COLUMNS", "200")
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as end:
-            status = int(end.code or 0)
-    torch.set_num_threads(threads)
-    return Ended(status, out.getvalue(), err.getvalue())
-
-
-def done(*arguments: object) -> str:
-    ended = metavib(*arguments)
-    assert ended.status == 0, ended.err
-    return ended.out
-
-
-def refused(*arguments: object) -> str:
-    """The message of a command that ends with status 2 and one error, no traceback, nothing on standard output."""
-    ended = metavib(*arguments)
-    assert ended.status == 2 and ended.out == "" and "Traceback" not in ended.err, ended
-    assert ended.err.startswith("error: ")
-    return ended.err
-
-
-def settings(**changes: Any) -> list[str]:
-    small = {"train.tasks": 2, "train.validate_every": 10, "train.validation_tasks": 4, "test.tasks": 3} | changes
-    return [item for k, v in small.items() for item in ("--set", f"{k}={json.dumps(v)}")]
-
-
-def write(path: Path, header: list[str], rows: Any) -> Path:
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
-
-
-# Tables of each kind of output: real numbers far from zero, counts, heavy tails, 0 and 1.
-
-HEADER = ["city", "hour", "temperature", "demand"]
-OUTPUTS = {
-    "gaussian": lambda rng, f: 5000 + 300 * f + rng.normal(0, 10),
-    "student-t": lambda rng, f: 5000 + 300 * f + 10 * rng.standard_t(2.5),
-    "poisson": lambda rng, f: rng.poisson(np.exp(1 + f)),
-    "bernoulli": lambda rng, f: int(rng.random() < 1 / (1 + np.exp(-3 * f))),
-}
-
-
-def task_rows(kind: str, seed: int, n: int = 12) -> list[list[Any]]:
-    """Rows of one city: demand over the hour, with an amplitude of its own."""
-    rng = np.random.default_rng(seed)
-    amplitude = rng.normal(1.0, 0.3)
-    rows = []
-    for _ in range(n):
-        hour, temperature = float(rng.uniform(0, 24)), float(rng.normal(280, 5))
-        f = amplitude * np.sin(hour / 4) + 0.05 * (temperature - 280)
-        rows.append([f"city {seed}", hour, temperature, OUTPUTS[kind](rng, f)])
-    return rows
+from program import HEADER, OUTPUTS, done, predicted, refused, settings, task_rows, train_table, values, write
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A run on each kind of table, all through the program, with files of a new task beside it."""
     root = tmp_path_factory.mktemp("home")
-    options = settings(**{"model.widths": [8, 8], "test.shots": [3]})
     for kind in OUTPUTS:
         place = root / kind
         place.mkdir()
-        write(place / "data.csv", HEADER, [row for seed in range(12) for row in task_rows(kind, seed)])
+        run = train_table(place, kind)
         new = task_rows(kind, 100, 20)
         write(place / "support.csv", HEADER, new[:8])
         write(place / "more.csv", HEADER, new[8:13])
         write(place / "all.csv", HEADER, new[:13])
         write(place / "query.csv", HEADER[:3], [row[:3] for row in new[13:]])
-        table = ["--csv", place / "data.csv", "--task", "city", "--target", "demand", "--likelihood", kind]
-        done("train", "table", *table, "--steps", 20, "--out", place / "run", "--quiet", *options)
-        done("adapt", place / "run", "--support", place / "support.csv", "--out", place / "task.safetensors")
+        done("adapt", run, "--support", place / "support.csv", "--out", place / "task.safetensors")
     return root
 
 
@@ -118,14 +42,6 @@ def place(home, tmp_path):
     for name in ("support.csv", "more.csv", "all.csv", "query.csv", "task.safetensors"):
         shutil.copy(home / "gaussian" / name, tmp_path / name)
     return tmp_path
-
-
-def predicted(state: Path, query: Path, *more: object) -> list[dict[str, Any]]:
-    return json.loads(done("predict", state, "--query", query, "--json", *more))
-
-
-def values(rows: list[dict[str, Any]]) -> np.ndarray:
-    return np.array([[v for v in row.values() if isinstance(v, float)] for row in rows])
 
 
 def numpy_features(run: Path) -> tuple[Any, dict[str, np.ndarray]]:
@@ -453,116 +369,3 @@ def test_sinusoids_come_as_x_and_y(tmp_path):
     for command in (["update", state, "--points"], ["predict", state, "--query"]):
         message = refused(*command, tmp_path / "nan.csv")
         assert str(tmp_path / "nan.csv") in message and "'x'" in message and "row 2" in message
-
-
-# Pictures
-
-
-def picture(path: Path, c: int, i: int, side: int = 20) -> None:
-    """A bright bar, whose place and direction are the class's, on noise."""
-    rng = np.random.default_rng(100 * c + i)
-    pixels = rng.integers(0, 60, (side, side + 4, 3), dtype=np.uint8)
-    at = 2 + 3 * (c // 2)
-    pixels[(slice(at, at + 3), slice(None)) if c % 2 else (slice(None), slice(at, at + 3))] += 150
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
-
-
-@pytest.fixture(scope="module")
-def album(tmp_path_factory):
-    """A run on a folder of nine classes of pictures, and classes of a new task."""
-    root = tmp_path_factory.mktemp("album")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("METAVIB_CACHE", str(root / "cache"))
-    for c in range(9):
-        for i in range(6):
-            picture(root / "pictures" / f"class {c}" / f"{i}.png", c, i)
-    for c, name in ((0, "ant"), (1, "bee")):
-        for i in range(3):
-            picture(root / "support" / name / f"{i}.png", c, 50 + i)
-    for i in range(4):
-        picture(root / "more" / "cat" / f"{i}.jpg", 6, 70 + i)
-    for c in (0, 1, 6):
-        picture(root / "query" / "deeper" / f"{c}.png", c, 90)
-    (root / "query" / "notes.txt").write_text("no picture")
-    options = {"tasks.ways": 2, "tasks.queries": 3, "tasks.size": 16, "tasks.augment": False, "model.width": 8}
-    options |= {"model.samples": 5, "train.save_every": 10, "train.lr": 5e-3}
-    done("train", "images", "--root", root / "pictures", "--shots", 2, "--steps", 30, "--out", root / "run", "--quiet",
-         *settings(**options | {"test.queries": 3}))  # fmt: skip
-    done("adapt", root / "run", "--support", root / "support", "--out", root / "task.safetensors")
-    yield root
-    patch.undo()
-
-
-def test_pictures_are_told_apart_by_the_names_of_their_folders(album):
-    found = predicted(album / "task.safetensors", album / "query")
-    assert [row["query"] for row in found] == ["deeper/0.png", "deeper/1.png", "deeper/6.png"]
-    assert list(found[0]) == ["query", "class", "entropy", "p(ant)", "p(bee)"]
-    assert [row["class"] for row in found][:2] == ["ant", "bee"]
-    for row in found:
-        assert row["p(ant)"] + row["p(bee)"] == pytest.approx(1) and 0 <= row["entropy"] <= np.log(2) + 1e-9
-    (one,) = predicted(album / "task.safetensors", album / "query" / "deeper" / "1.png")
-    assert (one["query"], one["class"]) == ("1.png", "bee")
-    np.testing.assert_allclose(values([one]), values(found[1:2]), atol=1e-6)  # alone as among others
-    text = done("predict", album / "task.safetensors", "--query", album / "query", "--csv")
-    assert [row["class"] for row in csv.DictReader(io.StringIO(text))] == [row["class"] for row in found]
-
-
-def test_the_picture_path_is_the_python_api_on_pixels_by_hand(album):
-    """Central square, resized to 1.15 times the network's side, central crop, ImageNet's mean and deviation."""
-
-    def pixels(path: Path) -> np.ndarray:
-        with Image.open(path) as image:
-            w, h = image.size
-            square = image.crop(((w - h) // 2, 0, (w - h) // 2 + h, h)).resize((18, 18), Image.Resampling.BILINEAR)
-        x = np.asarray(square, dtype=np.float64)[1:17, 1:17].transpose(2, 0, 1) / 255
-        mean, sd = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-        return (x - mean[:, None, None]) / sd[:, None, None]
-
-    paths = sorted((album / "support").rglob("*.png"))
-    task = Learner.from_run(album / "run").adapt(
-        (np.stack([pixels(p) for p in paths]).astype(np.float32), [p.parent.name for p in paths])
-    )
-    said = task.predict(np.stack([pixels(p) for p in sorted((album / "query").rglob("*.png"))]).astype(np.float32))
-    found = predicted(album / "task.safetensors", album / "query")
-    wanted = torch.cat([said.entropy[:, None], said.probabilities], -1).numpy()
-    np.testing.assert_allclose(values(found), wanted, atol=1e-5)
-
-
-def test_a_new_class_joins_by_an_update_and_leaves_by_forgetting(album, tmp_path):
-    state = tmp_path / "task.safetensors"
-    shutil.copy(album / "task.safetensors", state)
-    before = predicted(state, album / "query")
-    assert "10 points, classes ant, bee, cat" in done("update", state, "--points", album / "more")
-    after = predicted(state, album / "query")
-    assert list(after[0])[3:] == ["p(ant)", "p(bee)", "p(cat)"]
-    assert [row["class"] for row in after] == ["ant", "bee", "cat"]
-    done("update", state, "--points", album / "more", "--forget")
-    again = predicted(state, album / "query")
-    assert [list(row) for row in again] == [list(row) for row in before]
-    np.testing.assert_allclose(values(again), values(before), atol=1e-3)
-
-
-def test_pictures_that_cannot_be_read_are_named_and_the_state_stays(album, tmp_path):
-    state = tmp_path / "task.safetensors"
-    shutil.copy(album / "task.safetensors", state)
-    before = state.read_bytes()
-    (tmp_path / "bad" / "dog").mkdir(parents=True)
-    (tmp_path / "bad" / "dog" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n no picture")
-    for command in (["update", state, "--points", tmp_path / "bad"], ["predict", state, "--query", tmp_path / "bad"]):
-        assert "broken.png cannot be read" in refused(*command)
-    (tmp_path / "empty").mkdir()
-    assert "no sub-folders" in refused("update", state, "--points", tmp_path / "empty")
-    assert "no pictures found" in refused("predict", state, "--query", tmp_path / "empty")
-    assert "is not a folder" in refused("update", state, "--points", album / "query" / "deeper" / "0.png")
-    assert state.read_bytes() == before
-
-
-def test_a_run_shows_what_it_is_and_how_good(home, album):
-    for run, words in ((home / "poisson" / "run", ("table", "gp-vib")), (album / "run", ("images", "accuracy"))):
-        text = done("show", run)
-        assert all(word in text for word in words)
-        tensors, _ = read_tensors(run / train.BEST)
-        parameters = sum(t.numel() for k, t in tensors.items() if "running" not in k and "batches" not in k)
-        shown = int(text.split(" parameters")[0].split()[-1].replace(",", ""))
-        assert 0 < shown <= parameters
