@@ -106,7 +106,7 @@ def improved(experiment: str, method: str, *, shots: int | None = None, kernel: 
 
 
 def _all_splits(config: Config) -> Changes:
-    """Tasks in all their splits: as they are, but of characters a hundred, of more classes, and seen on larger maps."""
+    """Tasks in all their splits; those of characters have a hundred images of more classes, seen on larger maps."""
     shots = config.tasks.shots
     if config.tasks.channels > 1:
         return tasks_of(5, shots + config.tasks.queries, shots)

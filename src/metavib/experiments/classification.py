@@ -44,6 +44,9 @@ from metavib.tasks.task import Examples, Task
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
 POINTS = 100  # what an episode may have without counting as several
 
+Predict = Callable[[Task], Tensor]
+"""Probabilities of the classes at all query points of a batch of episodes."""
+
 
 @final
 class Classification(Experiment):
@@ -186,7 +189,7 @@ class Classification(Experiment):
         assert isinstance(model.likelihood, ClassLikelihood)
         return (model.likelihood.predict(model(tasks.to(self.dtype), noise), noise),)
 
-    def _tester(self, model: Model) -> "Predict":
+    def _tester(self, model: Model) -> Predict:
         """Probabilities from one model and one stream of noise: on a GPU recorded once, for batches of one size."""
         noise = seeded(TEST, device=self.config.device)
 
@@ -196,10 +199,6 @@ class Classification(Experiment):
         transfers = self.config.method in TRANSFER  # whose heads start from weights made on the host each time
         predict = step if transfers else replayed(step, self.config.device, [noise])
         return lambda batch: predict(*batch.support, *batch.query)[0].clone()  # the next batch overwrites it
-
-
-Predict = Callable[[Task], Tensor]
-"""Probabilities of the classes at all query points of a batch of episodes."""
 
 
 @torch.no_grad()
