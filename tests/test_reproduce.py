@@ -101,6 +101,8 @@ def test_quick_is_the_same_method_on_built_in_data(name):
         assert fast.train.steps < config.train.steps and fast.method == config.method
         assert fast.train.lr == config.train.lr and fast.repeats <= config.repeats
         assert (fast.device, fast.tasks.name in ("glyphs", "sinusoid")) == ("cpu", True)
+        if fast.tasks.name == "glyphs":  # which has twenty drawings of a character
+            assert fast.tasks.shots + fast.tasks.queries <= 20
 
 
 # Which of them

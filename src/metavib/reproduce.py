@@ -45,6 +45,7 @@ def quick(config: Config) -> Config:
         "tasks.root": None,
         "tasks.channels": 1,
         "tasks.size": 28,
+        "tasks.queries": min(pictures - tasks.shots, tasks.queries),
         "train.tasks": min(2, config.train.tasks),
         "train.splits": min(2, config.train.splits),
         "train.validation_tasks": 4,
