@@ -123,8 +123,9 @@ DISPLAYS = {
     "improved-photographs": Display(
         "What helps on photographs",
         "10,000 steps, a sixth of the paper's; one shot unless said. Accuracy in per cent on 5-way validation "
-        "episodes, which alone decide what becomes a recipe. 'Start': sites that start at m = 5, s = 0.13; 'splits': "
-        "the bound averaged over 17 splits of a task; 'crops': at least 0.35 of an image, where the protocol takes "
+        "episodes, which alone decide what becomes a recipe. 'Mean': beta 80 times as large, as if the fit were a "
+        "mean over the 80 query points; 'start': sites that start at m = 5, s = 0.13; 'splits': the bound averaged "
+        "over 17 splits of a task; 'crops': at least 0.35 of an image, where the protocol takes "
         "0.08; 'rates': 0.01 for sites and out-scale. 'Ways' and 'poolings': all of these, crops of at least 0.9 (CUB: "
         "0.35), training tasks of so many classes and 85 to 160 images, and so many of Conv4's layers pooled.",
         grids.progress,
