@@ -148,7 +148,8 @@ def _explanations(cells: Runs) -> Runs:
 
 def _as_many_episodes(maml: Config) -> Config:
     """MAML on as many training episodes as the other methods have."""
-    return override(maml, {"train.steps": (60_000 if maml.tasks.shots < 5 else 40_000) // maml.train.tasks})
+    other = recipes.recipe(maml.tasks.name, "gp-vib", shots=maml.tasks.shots)
+    return override(maml, {"train.steps": other.train.steps * other.train.tasks // maml.train.tasks})
 
 
 def _variants(cells: Runs) -> Runs:
