@@ -1,9 +1,7 @@
 """The command line: what it prints, what it refuses and how, and that programs can read it."""
 
 import json
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+import program
 import tiny
 from metavib import checkpoint, cli, recipes, train
 from metavib.experiments import CLASSIFICATION, NAMES, classification
@@ -19,30 +18,11 @@ from metavib.files import write_json
 from metavib.strict import to_dict
 
 
-class Ended(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def metavib(monkeypatch, capsys):
+def metavib(monkeypatch):
     """The program in this process: arguments to status and output. Tiny images in the place of every dataset."""
     monkeypatch.setattr(classification, "load", lambda tasks: tiny.splits())
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["metavib", *map(str, arguments)])
-        threads = torch.get_num_threads()
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-        torch.set_num_threads(threads)
-        return Ended(status, *capsys.readouterr())
-
-    return call
+    return program.metavib
 
 
 def write_config(path: Path, config) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from metavib.learner import Learner
 from metavib.predictions import ClassPrediction
 from metavib.predictors import Predictor
 from metavib.strict import override, to_dict
+from program import metavib
 
 CONFIGS: dict[str, Config] = {
     "sines": tiny.sinusoid(),
@@ -170,18 +170,15 @@ def test_a_run_of_a_gpu_is_used_on_a_cpu(runs, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["sines", "repeats", "images"])
-def test_a_run_of_a_gpu_is_evaluated_and_shown_on_a_cpu(runs, tmp_path, monkeypatch, capsys, name):
+def test_a_run_of_a_gpu_is_evaluated_and_shown_on_a_cpu(runs, tmp_path, monkeypatch, name):
     """As if it had been trained here: the same numbers, whatever its config says of devices."""
     monkeypatch.setattr(cli, "experiment", world)
     from_gpu(runs / name, tmp_path / "run")
 
     def said(*arguments: str):
-        monkeypatch.setattr("sys.argv", ["metavib", *arguments, "--json"])
-        with suppress(SystemExit):
-            cli.main()
-        out, err = capsys.readouterr()
-        assert err == ""
-        return json.loads(out)
+        ended = metavib(*arguments, "--json")
+        assert ended.err == ""
+        return json.loads(ended.out)
 
     here, moved = (said("evaluate", str(folder)) for folder in (runs / name, tmp_path / "run"))
     assert here == moved and here["rows"]

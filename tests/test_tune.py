@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
-from metavib import cli, config, plots, recipes, train
+import program
+from metavib import config, plots, recipes, train
 from metavib.experiments import REGRESSION, regression
 from metavib.strict import override, to_dict
 from metavib.tune import Choices, Interval, Result, Trial, paper, parse, tune, with_curve
@@ -308,22 +309,11 @@ def test_there_are_enough_validations_to_prune_on(every, steps, expected) -> Non
 
 
 @pytest.fixture
-def metavib(monkeypatch, capsys, tmp_path):
+def metavib(monkeypatch, tmp_path):
     """The program in this process, in a folder of its own, on a tiny config."""
     (tmp_path / "tiny.json").write_text(json.dumps(to_dict(BASE)))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["metavib", *map(str, arguments)])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as end:
-            status = end.code or 0
-        return (status, *capsys.readouterr())
-
-    return call
+    return program.metavib
 
 
 TUNE = ("tune", "sinusoid", "--config", "tiny.json", "--quiet")
