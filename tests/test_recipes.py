@@ -83,6 +83,13 @@ def test_a_recipe_fits_its_own_data():
             assert config.tasks.shots + config.tasks.queries <= 20, (name, shots)
 
 
+@pytest.mark.parametrize("name", ["omniglot", "omniglot-emnist", "glyphs", "augmented-omniglot"])
+def test_more_shots_than_characters_have_pictures_are_refused_by_name(name):
+    for make in (recipes.recipe, recipes.improved) if recipes.has_improved(name, "gp-vib") else (recipes.recipe,):
+        with pytest.raises(ValueError, match=f"{name} has 20 pictures of a class.*got 30"):
+            make(name, "gp-vib", shots=30)
+
+
 def test_the_same_seed_gives_the_same_weights_whatever_the_global_generator_did():
     config = recipes.recipe("sinusoid", "gp-vib")
     first = build.model(config).state_dict()

@@ -255,6 +255,8 @@ def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
     }
     changes |= _PROTOCOL.get(experiment, {})
     if _DATA[experiment]["tasks.channels"] == 1:  # 20 pictures a class (EMNIST, in validation and test, has more)
+        if shots >= 20:
+            raise ValueError(f"{experiment} has 20 pictures of a class: shots must leave one for a query; got {shots}.")
         changes["tasks.queries"] = min(changes["tasks.queries"], 20 - shots)
         if experiment != "omniglot-emnist":
             changes["test.queries"] = min(changes["test.queries"], 20 - shots)
