@@ -18,6 +18,8 @@ from metavib.noise import Drawn, Noted
 
 WORTH = {"cpu": 20_000, "cuda": 2_000}  # times from which on compiling pays
 COMPILERS = ("g++", "clang++", "cl")
+# Else several versions of a pointwise kernel are compiled and timed on a GPU, where all wait for memory all the same.
+OPTIONS: dict[str, Any] = {"triton.autotune_pointwise": False}
 
 Work = Callable[..., tuple[Tensor, ...]]
 """`work(model, streams, *inputs)`: tensors, the last of them what is differentiated, if anything is.
@@ -40,7 +42,7 @@ class Compiled:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.compiled: Work = torch.compile(self._with, fullgraph=True, dynamic=False)
+        self.compiled: Work = torch.compile(self._with, fullgraph=True, dynamic=False, options=OPTIONS)
         self.notes: list[Noted] | None = None
 
     def __call__(self, model: nn.Module, streams: Sequence[Generator], *inputs: Any) -> tuple[Tensor, ...]:
