@@ -1,6 +1,7 @@
 """What is measured, against what, and what is asked of it."""
 
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from metavib.config import Config
 from metavib.experiments import experiment
 from metavib.recipes import recipe
 from metavib.strict import override
-from metavib.train import train
+from metavib.train import read_metrics, train
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,11 @@ def _training(device: str, precision: str) -> Comparison:
         world = experiment(config)
 
         def run() -> Any:
-            with tempfile.TemporaryDirectory() as folder:
-                return train(config, Path(folder) / "run", quiet=True, world=world)
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = Path(temporary) / "run"
+                train(config, folder, quiet=True, world=world)
+                begun, *_, done = ((line["step"], line["seconds"]) for line in read_metrics(folder))
+            print(f"{begun[0]} steps after {begun[1]:.1f} s, {done[0]:,} after {done[1]:.1f} s", file=sys.stderr)
 
         return run
 

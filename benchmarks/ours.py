@@ -23,8 +23,8 @@ from metavib.train import adam, ascend, differentiated, fastest, sampled
 
 Call = Callable[[], Any]
 
-PICTURES = {"omniglot-emnist": (1597, 20, 1, 32), "cub": (100, 60, 3, 96)}
-"""Classes, images of each, channels and side: the sizes of what an experiment trains on."""
+PICTURES = {"omniglot-emnist": (1597, 20, 1, 32), "omniglot": (4112, 20, 1, 28), "cub": (100, 60, 3, 96)}
+"""Classes, images of each, channels and side: the sizes of what an experiment trains on, or a little more."""
 
 
 def our_step(config: Config, world: Experiment) -> Call:
