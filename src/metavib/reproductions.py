@@ -186,23 +186,29 @@ def _precision(config: Config) -> str:
     return "bf16" if config.tasks.size > 28 else "tf32"
 
 
+def starts(seeds: int | None = None) -> Runs:
+    """The first 300 steps of GP-VIB from mini-ImageNet to CUB with one shot, by where its sites start; on a CPU."""
+    paper = override(recipes.recipe("mini-imagenet-cub", "gp-vib", shots=1), {"train.steps": 300, "test.tasks": 60})
+    cells = {"gp-vib-linear-paper": paper, "gp-vib-linear-start": override(paper, _START)}
+    return {name: replace(config, device="cpu") for name, config in _seeded(cells, seeds or 3)}
+
+
 def improved_photographs(seeds: int | None = None) -> Runs:
     """What helps on photographs, most of it with one shot, in 10,000 steps, judged on validation alone."""
-    start = {"model.site_m": 5.0, "model.site_s": 0.13}
     splits: dict[str, Any] = {"train.splits": 17}
     rates = {"train.site_lr": 0.01, "train.scale_lr": 0.01}
     changes: dict[str, dict[str, Any]] = {
         "paper": {},
         "mean": {"train.beta": 0.08},  # the paper's, if its fit is the mean over 80 query points and not their sum
-        "start": start,
+        "start": _START,
         "splits": splits,
-        "start-splits": start | splits,
-        "start-splits-crops": start | splits | {"tasks.crop": 0.35},
-        "start-splits-unaugmented": start | splits | {"tasks.augment": False},
-        "start-splits-rates": start | splits | rates,
-        "start-splits-full": start | splits | {"model.sites": "full"},
+        "start-splits": _START | splits,
+        "start-splits-crops": _START | splits | {"tasks.crop": 0.35},
+        "start-splits-unaugmented": _START | splits | {"tasks.augment": False},
+        "start-splits-rates": _START | splits | rates,
+        "start-splits-full": _START | splits | {"model.sites": "full"},
         **{
-            f"start-splits-rates-crop-{crop}": start | splits | rates | {"tasks.crop": crop}
+            f"start-splits-rates-crop-{crop}": _START | splits | rates | {"tasks.crop": crop}
             for crop in (0.35, 0.7, 0.9)
         },
     }
@@ -214,7 +220,7 @@ def improved_photographs(seeds: int | None = None) -> Runs:
             cells |= {f"{column}/gp-vib-{kernel}-{name}": override(base, changes[name]) for name in names}
         cells[f"{column}/dkt-cosine"] = override(recipes.recipe(column, "dkt", shots=1, kernel="cosine"), _SHORTER)
     for (column, shots), sizes in SIZES.items():
-        base = override(recipes.recipe(column, "gp-vib", shots=shots, kernel="cosine"), _SHORTER | start | rates)
+        base = override(recipes.recipe(column, "gp-vib", shots=shots, kernel="cosine"), _SHORTER | _START | rates)
         crop = 0.9 if column == "mini-imagenet" else 0.35
         for ways, images, poolings in sizes:
             name = f"{'one-shot' if shots == 1 else 'five-shots'}-{ways}-ways-{poolings}-poolings"
@@ -230,6 +236,7 @@ SIZES = {
 }
 """Classes of a training task, images of each and poolings of Conv4 that `improved_photographs` compares, by shots."""
 _SHORTER = {"train.steps": 10_000, "test.tasks": 600}
+_START = {"model.site_m": 5.0, "model.site_s": 0.13}  # of the sites, where they would arrive late
 
 
 def glyphs() -> Runs:
@@ -358,6 +365,13 @@ REPRODUCTIONS = {
         improved_photographs,
         DISPLAYS["improved-photographs"],
         quick="cub/gp-vib-cosine-paper-seed0,cub/gp-vib-cosine-start-splits-full-seed0",
+        seeded=True,
+    ),
+    "starts": Reproduction(
+        "the first steps on photographs, by where GP-VIB's sites start",
+        starts,
+        DISPLAYS["starts"],
+        quick="*-seed0",
         seeded=True,
     ),
     "glyphs": Reproduction(

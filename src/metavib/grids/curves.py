@@ -3,6 +3,7 @@
 `beta_curves` and `tested_curves` give the points, which tables print and figures draw.
 """
 
+from statistics import fmean
 from typing import Any
 
 from metavib import paper
@@ -106,13 +107,18 @@ def progress(records: Records) -> list[Grid]:
 def _progress(name: str, records: Records) -> Grid:
     last = max(record["config"]["train"]["steps"] for record in records.values())
     ends = [last * third // 3 for third in (1, 2, 3)]
-    rows = []
+    trainings: dict[str, list[list[tuple[int, float]]]] = {}
     for run, record in records.items():
-        curve = record["validation"]
-        near = [[100 * score for step, score in curve if 0.9 * end <= step <= end] for end in ends]
-        means = [f"{sum(scores) / len(scores):.1f}" if scores else "" for scores in near]
-        rows.append(Row(title(read_name(run).row), (*means, f"{100 * max(score for _, score in curve):.1f}")))
+        trainings.setdefault(read_name(run).row, []).append(record["validation"])
+    rows = []
+    for row, curves in trainings.items():
+        near = [[100 * score for c in curves for step, score in c if 0.9 * end <= step <= end] for end in ends]
+        means = [f"{fmean(scores):.1f}" if scores else "" for scores in near]
+        best = fmean(100 * max(score for _, score in curve) for curve in curves)
+        rows.append(Row(title(row), (*means, f"{best:.1f}")))
     note = "Means over the validations of the tenth of the steps before each; the best is of a single validation."
+    if max(map(len, trainings.values())) > 1:
+        note += " All are means over trainings."
     return Grid(name, ("run", *(f"after {end:,} steps" for end in ends), "best"), tuple(rows), note)
 
 
