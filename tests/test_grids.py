@@ -80,6 +80,12 @@ def test_seeds_share_a_cell():
     assert ours.trainings == 3 and "(3 trainings)" in tables.table_2(records)
 
 
+def test_rows_that_differ_in_a_number_stand_by_its_size():
+    rows = ["gp-vib-linear-10000-steps", "gp-vib-linear-300-steps", "gp-vib-linear", "gp-vib-linear-1000-steps"]
+    found = grids.grid.ordered(rows, list(grids.grid.MAIN_TABLE))
+    assert found == [rows[2], rows[1], rows[3], rows[0]]
+
+
 def test_the_order_of_the_records_changes_no_table():
     names = [
         f"cub/{row}-{k}-seed{s}" for row in (*MAIN_TABLE, "gp-vib-linear-improved") for k in (1, 5) for s in (0, 1)
@@ -164,6 +170,18 @@ def test_progress_has_the_validation_of_each_third_of_a_training_and_its_best():
     (grid,) = grids.progress({"cub/gp-vib-cosine-start-seed0": record})
     assert grid.header == ("run", "after 100 steps", "after 200 steps", "after 300 steps", "best")
     assert grid.rows == (grids.Row("GP-VIB cosine, start", ("9.5", "19.0", "28.5", "30.0")),)
+    assert "over trainings" not in grid.note
+
+
+def test_progress_of_several_trainings_is_their_mean():
+    records = {}
+    for seed, scores in enumerate(((0.1, 0.2, 0.6), (0.3, 0.8, 0.4))):
+        record = image(experiment="cub") | {"validation": [[100 * (i + 1), score] for i, score in enumerate(scores)]}
+        record["config"]["train"]["steps"] = 300
+        records[f"cub/gp-vib-linear-start-seed{seed}"] = record
+    (grid,) = grids.progress(records)
+    assert grid.rows == (grids.Row("GP-VIB linear, start", ("20.0", "50.0", "50.0", "70.0")),)
+    assert "over trainings" in grid.note
 
 
 def test_calibration_shows_a_fitted_temperature_as_a_row_of_its_own():

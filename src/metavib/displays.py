@@ -145,6 +145,12 @@ DISPLAYS = {
         grids.omniglot,
         empty=True,
     ),
+    "lengths": Display(
+        "How long Omniglot takes",
+        "GP-VIB, linear kernel, one shot, steps of 32 tasks with a cosine schedule: whether length is what 'shorter' "
+        "lacks. Up to 1,000 steps on a CPU.",
+        grids.images,
+    ),
     "augmented-omniglot": Display(
         "Augmented Omniglot, 20-way",
         "20 characters of an alphabet, 15 drawings each, moved about at random. At test the paper's methods see up to "

@@ -24,6 +24,7 @@ Runs = dict[str, Config]
 SEEDS = 10  # the most trainings a cell can have: as many as the paper has anywhere
 COLUMNS = ("omniglot-emnist", "mini-imagenet", "cub", "mini-imagenet-cub")  # of table 2, most telling first
 LESS = re.compile("improved-[a-z]")  # in the name of a run with less than our recipe has
+LENGTHS = (300, 1_000, 10_000, 60_000)
 BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
 # Rows of the paper's longer version: name -> method and kernel.
 FURTHER = {
@@ -262,6 +263,17 @@ def _shorter_omniglot(rows: dict[str, tuple[str, str]]) -> Runs:
     return {name: override(config, changes) for name, config in _grid("omniglot", named, (1, 5)).items()}
 
 
+def lengths(seeds: int | None = None) -> Runs:
+    """GP-VIB on Omniglot, one shot, linear kernel, trained longer and longer with a cosine schedule."""
+    base = override(recipes.recipe("omniglot", "gp-vib", shots=1), {"train.schedule": "cosine"})
+    cells = {f"gp-vib-linear-{steps}-steps-1": override(base, {"train.steps": steps}) for steps in LENGTHS}
+    on_cpu = {"device": "cpu", "precision": "float32"}  # the first of them, within the hour
+    return {
+        name: override(config, on_cpu) if config.train.steps <= 1_000 else config
+        for name, config in _seeded(cells, seeds or 1)
+    }
+
+
 def augmented_omniglot(seeds: int | None = None) -> Runs:
     """Augmented Omniglot, 20-way 15-shot; tested with 300 support points, and with 2,000 augmented ones streamed."""
     cells = _grid("augmented-omniglot", FURTHER, (15,))
@@ -372,6 +384,13 @@ REPRODUCTIONS = {
         starts,
         DISPLAYS["starts"],
         quick="*-seed0",
+        seeded=True,
+    ),
+    "lengths": Reproduction(
+        "GP-VIB on Omniglot against the length of its training",
+        lengths,
+        DISPLAYS["lengths"],
+        quick="gp-vib-linear-300-steps-1-seed0",
         seeded=True,
     ),
     "glyphs": Reproduction(

@@ -136,7 +136,8 @@ def ordered(rows: Iterable[str], known: Sequence[str]) -> list[str]:
 
     def place(row: str) -> tuple[bool, int, str]:
         like = base(row, known)
-        return row not in known, len(known) if like is None else known.index(like), row
+        numbers_by_size = re.sub(r"\d+", lambda digits: digits[0].zfill(9), row)
+        return row not in known, len(known) if like is None else known.index(like), numbers_by_size
 
     return sorted(set(rows), key=place)
 
