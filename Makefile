@@ -31,8 +31,14 @@ benchmark: $(READY)
 	$(BIN)/python -m pip install --quiet --requirement requirements-benchmarks.txt
 	$(BIN)/python -m benchmarks
 
+# An environment of another Python than today's is made anew.
+ifneq ($(shell $(BIN)/python --version 2> /dev/null || true),$(shell $(PYTHON) --version))
+.PHONY: $(READY)
+CLEAR := --clear
+endif
+
 $(READY): requirements.txt pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(CLEAR) $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
