@@ -148,7 +148,7 @@ DISPLAYS = {
     "lengths": Display(
         "How long Omniglot takes",
         "GP-VIB, linear kernel, one shot, steps of 32 tasks with a cosine schedule: whether length is what 'shorter' "
-        "lacks. Up to 1,000 steps on a CPU.",
+        "lacks. Up to 3,000 steps on a CPU.",
         grids.images,
     ),
     "augmented-omniglot": Display(
