@@ -37,7 +37,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("train", "records", "mps", "runs", "grids", "grids.*", "tables", "plots", "displays"),
     ("learner",),
     ("estimators", "estimators.*", "daily"),
-    ("reproductions", "reproduce", "report", "report.*"),
+    ("lists", "reproductions", "reproduce", "report", "report.*"),
     ("tune", "tune.*"),
     ("cli_config", "cli_daily", "cli_tune", "cli_report"),
     ("cli", "__main__"),

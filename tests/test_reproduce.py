@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tiny
-from metavib import recipes, records, reproduce, reproductions, runs, tables
+from metavib import lists, recipes, records, reproduce, runs, tables
 from metavib.config import Config
 from metavib.files import read_json, write_json
 from metavib.strict import override, to_dict
@@ -52,16 +52,16 @@ def test_make_quick_tries_every_reproduction():
 
 def test_table_2_has_every_column_method_and_shot():
     """3 trainings of GP-VIB and 1 of the others, or as many of each as are asked for; recipes of ours beside them."""
-    names = set(reproductions.table_2())
+    names = set(lists.table_2())
     for column in ("cub", "mini-imagenet", "omniglot-emnist", "mini-imagenet-cub"):
         for cell in GRID:
             seeds = {name.rpartition("seed")[2] for name in names if name.startswith(f"{column}/{cell}-seed")}
             assert seeds == ({"0", "1", "2"} if cell.startswith("gp-vib") else {"0"}), (column, cell)
-    ours = {name for name in names if "-improved-" in name and not reproductions.VARIED.search(name)}
+    ours = {name for name in names if "-improved-" in name and not lists.VARIED.search(name)}
     assert {name.partition("/")[0] for name in ours} == {
-        column for column in reproductions.COLUMNS if recipes.has_improved(column, "gp-vib")
+        column for column in lists.COLUMNS if recipes.has_improved(column, "gp-vib")
     }
-    five = reproductions.table_2(5)
+    five = lists.table_2(5)
     assert {f"cub/maml-5-seed{seed}" for seed in range(5)} <= set(five) and "cub/maml-5-seed5" not in five
     for name, config in five.items():
         assert name.endswith(f"-{config.tasks.shots}-seed{config.seed}") and name.startswith(f"{config.tasks.name}/")
@@ -70,25 +70,25 @@ def test_table_2_has_every_column_method_and_shot():
 
 def test_the_most_telling_runs_come_first():
     """Of table 2: a column after the other, in each GP-VIB's first training first and second trainings last."""
-    names = [name for name in reproductions.table_2() if name.startswith("omniglot-emnist/")]
-    assert names == list(reproductions.table_2())[: len(names)]
+    names = [name for name in lists.table_2() if name.startswith("omniglot-emnist/")]
+    assert names == list(lists.table_2())[: len(names)]
     first, second = names.index("omniglot-emnist/maml-1-seed0"), names.index("omniglot-emnist/gp-vib-linear-1-seed1")
     assert names.index("omniglot-emnist/gp-vib-cosine-5-seed0") < first < second
 
 
 def test_further_experiments_vary_what_they_are_named_for():
-    shots, steps = reproductions.shots(), reproductions.inner_steps()
+    shots, steps = lists.shots(), lists.inner_steps()
     assert {c.test.shots for c in shots.values()} == {tuple(range(1, 21))}
     assert {c.tasks.shots for c in shots.values()} == {1, 5}
     assert {c.method for c in steps.values()} == {"maml", "gp-maml"} and all(c.test.inner_steps for c in steps.values())
     rows = {"gp-vib-linear", "gp-vib-cosine", "maml", "stochastic-maml", "gp-maml-linear", "gp-maml-cosine"}
-    omniglot = reproductions.omniglot()
+    omniglot = lists.omniglot()
     assert set(omniglot) == {f"{row}{length}-{k}-seed0" for row in rows for length in ("", "-shorter") for k in (1, 5)}
     assert all(replace(c, test=omniglot[name].test) == omniglot[name] for name, c in steps.items())  # trained once
-    augmented = reproductions.augmented_omniglot()
+    augmented = lists.augmented_omniglot()
     assert set(augmented) == {f"{row}-15-seed0" for row in rows}
     assert {(c.tasks.ways, c.tasks.shots, c.test.shots) for c in augmented.values()} == {(20, 15, (15, 100))}
-    betas = reproductions.beta()
+    betas = lists.beta()
     for part in ("sinusoid/beta-", "omniglot-emnist/beta-"):
         values = [c.train.beta for name, c in betas.items() if name.startswith(part) and c.tasks.shots != 1]
         assert values == sorted(values) and values[-1] == 1.0

@@ -129,12 +129,9 @@ def has_improved(experiment: str, method: str) -> bool:
     return method == "gp-vib" and experiment in _IMPROVED
 
 
-_LARGE_SITES: Changes = {
-    "model.site_m": 5.0,
-    "model.site_s": 0.13,
-    "train.site_lr": 0.01,
-    "train.scale_lr": 0.01,
-}
+LARGE_START: Changes = {"model.site_m": 5.0, "model.site_s": 0.13}  # where sites would arrive late
+SITE_RATES: Changes = {"train.site_lr": 0.01, "train.scale_lr": 0.01}
+_LARGE_SITES: Changes = {**LARGE_START, **SITE_RATES}
 # All splits of a task; sites that start where they would arrive late, with a rate of their own; weaker crops; rates
 # that end at zero, after half the paper's steps at one shot.
 _IMPROVED_PHOTOGRAPHS: Changes = {**_LARGE_SITES, "train.steps": 30_000, "train.schedule": "cosine"}

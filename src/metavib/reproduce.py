@@ -18,8 +18,9 @@ import torch
 from metavib import recipes
 from metavib.config import Config, read
 from metavib.files import read_json, write_atomically, write_json
+from metavib.lists import SEEDS, Runs
 from metavib.reproductions import REPRODUCTIONS as REPRODUCTIONS
-from metavib.reproductions import SEEDS, Reproduction, Runs
+from metavib.reproductions import Reproduction
 from metavib.runs import run_all
 from metavib.strict import from_dict, override
 from metavib.train import CONFIG, LAST
