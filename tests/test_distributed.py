@@ -24,6 +24,7 @@ from metavib.experiments import experiment
 from metavib.experiments.classification import Classification
 from metavib.files import read_json, read_tensors
 from metavib.noise import Portion, seeded, standard_normal
+from worlds import Around
 
 # Steps that are no multiples of each other: saving, logging and validating all happen at different times. In float64,
 # since Adam makes steps of one size from gradients of any, rounding errors among them.
@@ -90,24 +91,18 @@ def world(config: Config):
     return Classification(config, tiny.splits()) if config.tasks.name == "glyphs" else experiment(config)
 
 
-class Struck:
+class Struck(Around):
     """A world in which a signal strikes one rank while a given batch of tasks is drawn."""
 
     def __init__(self, config: Config, joined: distributed.Ranks, *, rank: int, call: int, number: int) -> None:
-        self.inner, self.left = world(config), call if joined.index == rank else 0
-        self.number = number
-
-    def check(self):
-        self.inner.check()
+        super().__init__(world(config))
+        self.left, self.number = call if joined.index == rank else 0, number
 
     def sample(self, shape, generator):
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), self.number)
-        return self.inner.sample(shape, generator)
-
-    def validate(self, model):
-        return self.inner.validate(model)
+        return super().sample(shape, generator)
 
 
 def free_port() -> int:

@@ -18,6 +18,7 @@ from metavib.experiments import experiment
 from metavib.experiments.classification import Classification
 from metavib.files import write_json
 from metavib.strict import override, to_dict
+from worlds import Around
 
 # Steps that are no multiples of each other: saving, logging and validating all happen at different times.
 CADENCE = {"train__steps": 20, "train__save_every": 7, "train__log_every": 3, "train__validate_every": 5}
@@ -67,23 +68,18 @@ def assert_same(a: Path, b: Path) -> None:
     assert {entry.name for entry in a.iterdir()} == {entry.name for entry in b.iterdir()}  # no litter
 
 
-class Signals:
+class Signals(Around):
     """A world in which a signal arrives while a given batch of tasks is drawn."""
 
     def __init__(self, inner, call: int, number: int) -> None:
-        self.inner, self.call, self.number, self.calls = inner, call, number, 0
-
-    def check(self):
-        self.inner.check()
+        super().__init__(inner)
+        self.call, self.number, self.calls = call, number, 0
 
     def sample(self, shape, generator):
         self.calls += 1
         if self.calls == self.call:
             os.kill(os.getpid(), self.number)
-        return self.inner.sample(shape, generator)
-
-    def validate(self, model):
-        return self.inner.validate(model)
+        return super().sample(shape, generator)
 
 
 @pytest.mark.parametrize("name", RUNS)

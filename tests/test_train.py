@@ -13,6 +13,7 @@ from metavib.experiments import classification, experiment
 from metavib.noise import seeded
 from metavib.strict import from_dict, override
 from metavib.tasks.sinusoid import Sinusoids
+from worlds import Around
 
 # A rate at which a few hundred steps suffice.
 HASTY = {"train__steps": 250, "train__lr": 5e-3, "train__tasks": 5, "model__widths": [40, 40], "tasks__shots": 10}
@@ -225,17 +226,12 @@ def test_a_run_that_diverges_by_itself_is_told_what_to_do(tmp_path):
     assert not (tmp_path / "run" / train.LAST).exists()
 
 
-class Scored:
+class Scored(Around):
     """A world whose validation scores are given."""
 
-    def __init__(self, world, scores) -> None:
-        self.world, self.scores, self.seen = world, iter(scores), []
-
-    def check(self):
-        self.world.check()
-
-    def sample(self, shape, generator):
-        return self.world.sample(shape, generator)
+    def __init__(self, inner, scores) -> None:
+        super().__init__(inner)
+        self.scores, self.seen = iter(scores), []
 
     def validate(self, model):
         self.seen.append({name: t.clone() for name, t in model.state_dict().items()})
