@@ -19,10 +19,11 @@ def spd(n: int, batch: tuple[int, ...], seed: int) -> torch.Tensor:
 def test_factor_solves_and_logdet_equal_numpy(n, c, batch, seed) -> None:
     A = spd(n, batch, seed)
     B = torch.as_tensor(np.random.default_rng(seed + 1).normal(size=(*batch, n, c)))
-    L = linalg.cholesky(A)
+    L, factor = linalg.cholesky(A), linalg.factorise(A)
     assert_close(L @ L.mT, A)
-    assert_close(linalg.solve_transposed(L, linalg.solve(L, B)), torch.as_tensor(np.linalg.solve(A, B)))
-    assert_close(linalg.logdet(L), torch.as_tensor(np.linalg.slogdet(A.numpy())[1]))
+    assert_close(factor.solve_transposed(factor.solve(B)), torch.as_tensor(np.linalg.solve(A, B)))
+    assert_close(factor.inverse(), torch.as_tensor(np.linalg.inv(L)))
+    assert_close(factor.logdet(), torch.as_tensor(np.linalg.slogdet(A.numpy())[1]))
 
 
 def test_identity_takes_size_and_dtype() -> None:

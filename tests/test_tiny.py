@@ -1,4 +1,4 @@
-"""Factorisations written out for a compiler are those of LAPACK."""
+"""Factors written out for a compiler are those of LAPACK, and so are their derivatives."""
 
 import pytest
 import torch
@@ -14,32 +14,52 @@ def positive(n: int, seed: int, batch: tuple[int, ...] = (2, 3)) -> torch.Tensor
 
 
 @given(n=st.integers(1, tiny.ROWS), c=st.integers(1, 4), seed=st.integers(0, 99))
-def test_factor_and_solves_are_lapacks(n: int, c: int, seed: int) -> None:
+def test_both_forms_of_a_factor_do_the_same(n: int, c: int, seed: int) -> None:
     A = positive(n, seed)
     B = torch.randn(2, 3, n, c, dtype=A.dtype, generator=torch.Generator().manual_seed(seed + 1))
-    L = torch.linalg.cholesky(A)
-    torch.testing.assert_close(tiny.cholesky(A), L)
-    torch.testing.assert_close(tiny.solve(L, B), torch.linalg.solve_triangular(L, B, upper=False))
-    torch.testing.assert_close(tiny.solve_transposed(L, B), torch.linalg.solve_triangular(L.mT, B, upper=True))
+    mine, lapacks = linalg.Inverted(tiny.inverse_factor(A)), linalg.Triangular(torch.linalg.cholesky(A))
+    torch.testing.assert_close(mine.inverse(), lapacks.inverse())
+    torch.testing.assert_close(mine.logdet(), lapacks.logdet())
+    torch.testing.assert_close(mine.solve(B), lapacks.solve(B))
+    torch.testing.assert_close(mine.solve_transposed(B), lapacks.solve_transposed(B))
 
 
-@pytest.mark.parametrize("n", [1, 5, 8])
-def test_gradients_are_those_of_the_library(n: int) -> None:
-    """Of a function of factor and solve, as in the evidence of a GP."""
+@pytest.mark.parametrize("n", [1, 5, tiny.ROWS])
+def test_its_derivatives_are_those_of_the_library(n: int) -> None:
+    """Of solves and determinant together, as in the bound of a GP."""
     B = torch.randn(2, 3, n, 2, dtype=torch.float64)
 
-    def value(A, cholesky, solve):
-        L = cholesky((A + A.mT) / 2)
-        return solve(L, B).square().sum() + L.diagonal(dim1=-2, dim2=-1).log().sum()
+    def slope(A: torch.Tensor, factor: linalg.Factor) -> torch.Tensor:
+        value = factor.solve(B).sin().sum() + factor.solve_transposed(B).square().sum() + factor.logdet().sum()
+        (first,) = torch.autograd.grad(value, A, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), A)
+        return torch.stack([first, second])
 
     A = positive(n, 5).requires_grad_()
-    (mine,) = torch.autograd.grad(value(A, tiny.cholesky, tiny.solve), A)
-    (theirs,) = torch.autograd.grad(value(A, linalg.cholesky, linalg.solve), A)
-    torch.testing.assert_close(mine, theirs)
+    symmetric = (A + A.mT) / 2
+    mine = slope(A, linalg.Inverted(tiny.inverse_factor(symmetric)))
+    torch.testing.assert_close(mine, slope(A, linalg.factorise((A + A.mT) / 2)))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # the compiler's own doing
+def test_it_can_be_compiled_in_one_piece() -> None:
+    """As it is used: traced forwards and backwards, here without the code that a GPU would run."""
+
+    def value(A: torch.Tensor) -> torch.Tensor:
+        X = tiny.inverse_factor((A + A.mT) / 2)
+        return tiny.product(X, A).square().sum() + X.diagonal(dim1=-2, dim2=-1).log().sum()
+
+    A, again = positive(5, 1).requires_grad_(), positive(5, 1).requires_grad_()
+    found, expected = torch.compile(value, backend="aot_eager", fullgraph=True)(A), value(again)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(A.grad, again.grad)
 
 
 def test_a_matrix_without_a_factor_becomes_nan() -> None:
     """As `linalg.cholesky` on a GPU: the bound is NaN, and the training loop stops."""
     A = torch.eye(3, dtype=torch.float64)
     A[1, 1] = -1
-    assert tiny.cholesky(A)[1:].isnan().any()
+    factor = linalg.Inverted(tiny.inverse_factor(A))
+    assert factor.logdet().isnan() and factor.solve(A).isnan().any()

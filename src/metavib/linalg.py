@@ -1,7 +1,10 @@
-"""Cholesky factorisation that explains its failures, triangular solves, log-determinants, a root safe at zero.
+"""Cholesky factorisation that explains its failures, solves and log-determinants with the factor, a root safe at zero.
 
-Nothing here inverts a matrix and nothing adds jitter: a factorisation that fails is reported, not repaired.
+Nothing here adds jitter: a factorisation that fails is reported, not repaired.
 """
+
+from abc import ABC, abstractmethod
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -21,8 +24,6 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
     for the device (and cannot be captured in a graph), the factor of a failed matrix is NaN instead, so
     that the bound is NaN and the training loop, which looks at it now and then, stops.
     """
-    if _written_out(A):
-        return tiny.cholesky(A)
     L, info = torch.linalg.cholesky_ex(A)
     failed = info != 0
     if torch.compiler.is_compiling() or A.device.type != "cpu":
@@ -34,23 +35,77 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
     return L
 
 
-def solve(L: Float[Tensor, "*b n n"], B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
-    """$L^{-1} B$ for a lower triangular L."""
-    if _written_out(L):
-        return tiny.solve(L, B)
-    return torch.linalg.solve_triangular(L, B, upper=False)
+class Factor(ABC):
+    r"""The Cholesky factor $L$ of $A = L L^\top$, by what it does."""
+
+    @abstractmethod
+    def solve(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+        """$L^{-1} B$."""
+
+    @abstractmethod
+    def solve_transposed(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+        r"""$L^{-\top} B$."""
+
+    @abstractmethod
+    def inverse(self) -> Float[Tensor, "*b n n"]:
+        """$L^{-1}$."""
+
+    @abstractmethod
+    def logdet(self) -> Float[Tensor, "*b"]:
+        r"""$\log |L L^\top|$."""
 
 
-def solve_transposed(L: Float[Tensor, "*b n n"], B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
-    r"""$L^{-\top} B$ for a lower triangular L."""
-    if _written_out(L):
-        return tiny.solve_transposed(L, B)
-    return torch.linalg.solve_triangular(L.mT, B, upper=True)
+@final
+class Triangular(Factor):
+    """By triangular solves with L."""
+
+    def __init__(self, L: Float[Tensor, "*b n n"]) -> None:
+        self.L = L
+
+    def solve(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+        """$L^{-1} B$."""
+        return torch.linalg.solve_triangular(self.L, B, upper=False)
+
+    def solve_transposed(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+        r"""$L^{-\top} B$."""
+        return torch.linalg.solve_triangular(self.L.mT, B, upper=True)
+
+    def inverse(self) -> Float[Tensor, "*b n n"]:
+        """$L^{-1} I$."""
+        return self.solve(identity_like(self.L).expand_as(self.L))
+
+    def logdet(self) -> Float[Tensor, "*b"]:
+        r"""$2 \sum_i \log L_{ii}$."""
+        return 2 * self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-def logdet(L: Float[Tensor, "*b n n"]) -> Float[Tensor, "*b"]:
-    r"""$\log |L L^\top|$."""
-    return 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+@final
+class Inverted(Factor):
+    r"""By products with $X = L^{-1}$, of a few rows (`metavib.tiny`)."""
+
+    def __init__(self, X: Float[Tensor, "*b n n"]) -> None:
+        self.X = X
+
+    def solve(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+        """$X B$."""
+        return tiny.product(self.X, B)
+
+    def solve_transposed(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
+        r"""$X^\top B$."""
+        return tiny.product(self.X.mT, B)
+
+    def inverse(self) -> Float[Tensor, "*b n n"]:
+        """$X$."""
+        return self.X
+
+    def logdet(self) -> Float[Tensor, "*b"]:
+        r"""$-2 \sum_i \log X_{ii}$."""
+        return -2 * self.X.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def factorise(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Factor:
+    """The factor of A in its fastest form, which is by a library unless that is slower than the arithmetic."""
+    return Inverted(tiny.inverse_factor(A)) if _written_out(A) else Triangular(cholesky(A, what=what))
 
 
 def identity_like(A: Tensor) -> Tensor:

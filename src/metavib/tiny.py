@@ -1,40 +1,71 @@
-"""Cholesky factors and triangular solves of matrices with a few rows, as textbook loops for a compiler.
+r"""The inverse Cholesky factor of matrices with a few rows, as textbook loops for a compiler.
 
 On a GPU a call of a linear algebra library costs tens of microseconds however small the matrix. Written out entry by
 entry, for a batch of matrices at once, the same arithmetic is a chain of elementwise operations, which a compiler puts
-into one kernel together with its neighbours. Uncompiled it would be slow: `metavib.linalg` calls it only then.
+into one kernel together with its neighbours. But every operation takes the compiler time, and a solve written out has
+dozens, and twice as many backwards. So one thing alone is written out, $X = L^{-1}$, its derivative is a formula, and
+solves are products with it. Uncompiled it would be slow: `metavib.linalg` calls it only then.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-ROWS = 8  # n^3 / 6 operations are written out
+ROWS = 7  # n^3 / 3 operations are written out, and the compiler writes out sums of fewer than eight terms
 
 
-def cholesky(A: Tensor) -> Tensor:
-    r"""Lower triangular $L$ with $L L^\top = A$; NaN from the first pivot on that is not positive."""
-    n = A.shape[-1]
-    L: list[list[Tensor]] = [[torch.zeros_like(A[..., 0, 0])] * n for _ in range(n)]
-    for j in range(n):
-        for i in range(j, n):
-            rest = A[..., i, j]
-            for k in range(j):
-                rest = rest - L[i][k] * L[j][k]
-            L[i][j] = rest.sqrt() if i == j else rest / L[j][j]
-    return torch.stack([torch.stack(row, -1) for row in L], -2)
+def inverse_factor(A: Tensor) -> Tensor:
+    r"""$X = L^{-1}$, lower triangular, for $A = L L^\top$; NaN from the first pivot on that is negative."""
+    X: Tensor = _InverseFactor.apply(A)
+    return X
 
 
-def solve(L: Tensor, B: Tensor) -> Tensor:
-    """$L^{-1} B$, row by row from the first."""
-    rows: list[Tensor] = []
-    for i in range(L.shape[-1]):
-        rest = B[..., i, :]
-        for k, row in enumerate(rows):
-            rest = rest - L[..., i, k, None] * row
-        rows.append(rest / L[..., i, i, None])
-    return torch.stack(rows, -2)
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """$A B$ for an A with few columns, summed elementwise: a part of its neighbours' kernels."""
+    return (A.unsqueeze(-1) * B.unsqueeze(-3)).sum(-2)
 
 
-def solve_transposed(L: Tensor, B: Tensor) -> Tensor:
-    r"""$L^{-\top} B$, row by row from the last: both turned upside down, it is a solve from the first."""
-    return solve(L.flip(-1, -2).mT, B.flip(-2)).flip(-2)
+class _InverseFactor(torch.autograd.Function):
+    r"""X of A, and $\bar A$ of $\bar X$.
+
+    From $dA = dL\,L^\top + L\,dL^\top$ follows $X\,dA\,X^\top = H + H^\top$ with $H = X\,dL$ lower triangular. So
+    $H = \Phi(X\,dA\,X^\top)$, where $\Phi$ halves the diagonal and drops what is above it, and $dX = -X\,dL\,X = -H X$.
+    Backwards that is $\bar A = -X^\top \Phi(\bar X X^\top) X$; A is symmetric and moves along the symmetric part of it.
+    """
+
+    @staticmethod
+    def forward(A: Tensor) -> Tensor:
+        n = A.shape[-1]
+        L: list[list[Tensor]] = [[] for _ in range(n)]  # below the diagonal, whose reciprocals are X's
+        X: list[list[Tensor]] = [[] for _ in range(n)]
+        for i in range(n):
+            for j in range(i):
+                L[i].append(_less(A[..., i, j], L[i], L[j]) * X[j][j])
+            pivot = _less(A[..., i, i], L[i], L[i]).rsqrt()
+            for j in range(i):
+                column = [X[k][j] for k in range(j, i)]
+                X[i].append(_less(-L[i][j] * column[0], L[i][j + 1 :], column[1:]) * pivot)
+            X[i].append(pivot)
+        zeros = [torch.zeros_like(A[..., 0, 0])] * n
+        return torch.stack([torch.stack([*X[i], *zeros[i + 1 :]], -1) for i in range(n)], -2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, X_bar: Tensor) -> Tensor:
+        (X,) = ctx.saved_tensors
+        slope = product(X_bar, X.mT).tril()
+        slope = slope - 0.5 * torch.diag_embed(slope.diagonal(dim1=-2, dim2=-1))
+        A_bar = -product(product(X.mT, slope), X)
+        return 0.5 * (A_bar + A_bar.mT)
+
+
+def _less(rest: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """The rest less the products of entries of both, as many as both have."""
+    for x, y in zip(a, b, strict=False):
+        rest = rest - x * y
+    return rest

@@ -46,14 +46,14 @@ class Dual(Posterior):
     def __init__(self, kernel: Kernel, z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites) -> None:
         self.kernel, self.z, self.mask, self.sites = kernel, z, mask, sites
         K = kernel.gram(z, z) * (mask[..., :, None] & mask[..., None, :])
-        self.L = linalg.cholesky(K + torch.diag_embed(sites.s))
-        self.L_m = linalg.solve(self.L, sites.m)  # L^-1 m
+        self.factor = linalg.factorise(K + torch.diag_embed(sites.s))
+        self.L_m = self.factor.solve(sites.m)  # L^-1 m
 
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
         r"""$\mu_* = k_* (K+S)^{-1} m$, $v_* = k_{**} - k_* (K+S)^{-1} k_*^\top$ at features x (eq. 8)."""
         z = self.kernel.embed(x)
         k = self.kernel.gram(self.z, z) * self.mask[..., :, None]
-        L_k = linalg.solve(self.L, k)  # L^-1 k_*^T
+        L_k = self.factor.solve(k)  # L^-1 k_*^T
         var = self.kernel.diagonal(z) - L_k.square().sum(-2)
         # Rounding can take the difference of two equal numbers below zero.
         return Normal(L_k.mT @ self.L_m, var.clamp(min=0).unsqueeze(-1))
@@ -65,16 +65,16 @@ class Dual(Posterior):
         $a = (K+S)^{-1} m$ and $a^\top K a = m^\top a - a^\top S a$: no inverse of K (eq. 9).
         """
         m, s = self.sites
-        L_inv = linalg.solve(self.L, linalg.identity_like(self.L).expand_as(self.L))
+        L_inv = self.factor.inverse()
         a = L_inv.mT @ self.L_m
         trace = (s * L_inv.square().sum(-2)).sum(-1)
         fit = self.L_m.square().sum((-2, -1)) - (s.unsqueeze(-1) * a.square()).sum((-2, -1))
-        return 0.5 * (fit + m.shape[-1] * (linalg.logdet(self.L) - s.log().sum(-1) - s.shape[-1] + trace))
+        return 0.5 * (fit + m.shape[-1] * (self.factor.logdet() - s.log().sum(-1) - s.shape[-1] + trace))
 
     def log_evidence(self) -> Tensor:
         r"""$\sum_c \log N(m_c \mid 0, K + S)$ (eq. 10)."""
-        n, c = self.mask.sum(-1).to(self.L.dtype), self.sites.m.shape[-1]  # an integer n log 2 pi would be float32
-        return -0.5 * (self.L_m.square().sum((-2, -1)) + c * (linalg.logdet(self.L) + n * log(2 * pi)))
+        n, c = self.mask.sum(-1).to(self.z.dtype), self.sites.m.shape[-1]  # an integer n log 2 pi would be float32
+        return -0.5 * (self.L_m.square().sum((-2, -1)) + c * (self.factor.logdet() + n * log(2 * pi)))
 
     def update(self, x: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> "Dual":
         """The posterior after more points, which keeps them all: memory and cost grow with their number."""
@@ -129,27 +129,27 @@ class Primal(Posterior):
 
     def __init__(self, kernel: ExplicitKernel, memory: Memory) -> None:
         self.kernel, self.memory = kernel, memory
-        self.L = linalg.cholesky(memory.A + linalg.identity_like(memory.A), what="A + I")
-        self.L_b = linalg.solve(self.L, memory.b)  # L^-1 b
-        self.w = linalg.solve_transposed(self.L, self.L_b)  # (A + I)^-1 b
+        self.factor = linalg.factorise(memory.A + linalg.identity_like(memory.A), what="A + I")
+        self.L_b = self.factor.solve(memory.b)  # L^-1 b
+        self.w = self.factor.solve_transposed(self.L_b)  # (A + I)^-1 b
 
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
         r"""$\mu_* = z_*^\top w$, $v_* = z_*^\top (A+I)^{-1} z_*$ at features x (eq. 12)."""
         z = self.kernel.embed(x)
-        return Normal(z @ self.w, linalg.solve(self.L, z.mT).square().sum(-2).unsqueeze(-1))
+        return Normal(z @ self.w, self.factor.solve(z.mT).square().sum(-2).unsqueeze(-1))
 
     def kl(self) -> Tensor:
         r"""$\frac12 [ \sum_c w_c^\top w_c + C ( \log|A+I| - \mathrm{tr}\, A (A+I)^{-1} ) ]$ (eq. 13)."""
-        L_inv = linalg.solve(self.L, linalg.identity_like(self.L).expand_as(self.L))
-        trace = self.L.shape[-1] - L_inv.square().sum((-2, -1))  # tr A(A+I)^-1 = M - tr (A+I)^-1
-        return 0.5 * (self.w.square().sum((-2, -1)) + self.w.shape[-1] * (linalg.logdet(self.L) - trace))
+        L_inv = self.factor.inverse()
+        trace = L_inv.shape[-1] - L_inv.square().sum((-2, -1))  # tr A(A+I)^-1 = M - tr (A+I)^-1
+        return 0.5 * (self.w.square().sum((-2, -1)) + self.w.shape[-1] * (self.factor.logdet() - trace))
 
     def log_evidence(self) -> Tensor:
         r"""$\sum_c -\frac12 [ c - b^\top (A+I)^{-1} b + \log|A+I| + l + n \log 2\pi ]$ (eq. 14)."""
         A, b, c, l, n = self.memory  # noqa: E741 - the paper's letter
         outputs = b.shape[-1]
         quadratic = c.sum(-1) - self.L_b.square().sum((-2, -1))
-        return -0.5 * (quadratic + outputs * (linalg.logdet(self.L) + l + n * log(2 * pi)))
+        return -0.5 * (quadratic + outputs * (self.factor.logdet() + l + n * log(2 * pi)))
 
     def update(self, x: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> "Primal":
         """The posterior after more points; this one stays as it is."""

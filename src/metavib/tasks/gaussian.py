@@ -63,9 +63,9 @@ class GaussianTasks:
         (x, y, mask), query = task.support, task.query
         both = mask[..., :, None] & mask[..., None, :]
         noise = torch.where(mask, self.noise, 1.0)
-        L = linalg.cholesky(self._covariance(x, x) * both + torch.diag_embed(noise))
-        L_k = linalg.solve(L, self._covariance(x, query.x) * mask[..., :, None])
-        mean = (L_k.mT @ linalg.solve(L, y.unsqueeze(-1))).squeeze(-1)
+        factor = linalg.factorise(self._covariance(x, x) * both + torch.diag_embed(noise))
+        L_k = factor.solve(self._covariance(x, query.x) * mask[..., :, None])
+        mean = (L_k.mT @ factor.solve(y.unsqueeze(-1))).squeeze(-1)
         var = self._kernel.diagonal(self._kernel.embed(query.x)) - L_k.square().sum(-2) + self.noise
         return -0.5 * (log(2 * pi) + var.log() + (query.y - mean).square() / var)
 
