@@ -76,9 +76,12 @@ def test_flat_paper_does_not_cancel() -> None:
 @pytest.mark.parametrize(
     ("shape", "side"), [((4, 5, 8, 8), 3), ((4, 1, 7, 8), 3), ((4, 1, 8, 9), 3), ((4, 1, 8, 8), 5)]
 )
-def test_leaves_alone_what_it_cannot_do(shape: tuple[int, ...], side: int) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_leaves_alone_what_it_cannot_do(shape: tuple[int, ...], side: int, training: bool) -> None:
     x = torch.randn(*shape)
-    layer = ConvNorm(shape[-3], 4, side, norm="running").train()
+    layer = ConvNorm(shape[-3], 4, side, norm="running").train(training)
+    assert layer.norm is not None
+    layer.norm.running_mean.normal_(), layer.norm.running_var.uniform_(0.5, 2)
     assert not windows.suit(x, layer.conv.weight)
     inputs = Inputs(x, torch.ones(4, dtype=torch.bool), 2)
     torch.testing.assert_close(layer.pooled(x, inputs), max_pool(layer(x, inputs)))

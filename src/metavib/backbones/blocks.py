@@ -54,10 +54,20 @@ class ConvNorm(nn.Module):
         return self.norm(self.conv(x), inputs)
 
     def pooled(self, x: Tensor, inputs: Inputs) -> Tensor:
-        """The same, then `max_pool`."""
+        """The same, then `max_pool`; batch-norm's scale and shift come after it, where they have less to do."""
         norm, weight = self.norm, self.conv.weight
-        # Where nothing is measured there is nothing to save.
-        if norm is None or norm.pointwise or self.conv.stride != 1 or not windows.suit(x, weight):
+        if norm is None or self.conv.stride != 1:
+            return max_pool(self(x, inputs))
+        in_windows = windows.suit(x, weight)
+        if norm.pointwise:
+            scale, shift = norm.running_affine()
+            scaled = weight * scale[..., None, None, None]
+            if in_windows:
+                y = windows.largest(windows.windows(x), windows.placed(scaled))
+            else:
+                y = max_pool(self.conv.convolve(x, scaled, None))
+            return y + shift[..., None, :, None, None].to(y.dtype)
+        if not in_windows:
             return max_pool(self(x, inputs))
         a, w = windows.windows(x), windows.placed(weight)
         scale, shift = norm.affine(windows.moments(a, w), inputs, 4 * prod(a.shape[-2:]))
