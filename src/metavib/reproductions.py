@@ -127,6 +127,12 @@ REPRODUCTIONS = {
         quick="*-seed0",
         seeded=True,
     ),
+    "rates": Reproduction(
+        "the first steps of GP+MAML on Augmented Omniglot, by learning rate",
+        lists.rates,
+        DISPLAYS["rates"],
+        seeded=True,
+    ),
     "lengths": Reproduction(
         "GP-VIB on Omniglot against the length of its training",
         lists.lengths,
