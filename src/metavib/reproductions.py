@@ -131,6 +131,7 @@ REPRODUCTIONS = {
         "the first steps of GP+MAML on Augmented Omniglot, by learning rate",
         lists.rates,
         DISPLAYS["rates"],
+        quick="*-seed0",
         seeded=True,
     ),
     "lengths": Reproduction(
