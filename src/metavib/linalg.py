@@ -36,7 +36,7 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
 
 
 class Factor(ABC):
-    r"""The Cholesky factor $L$ of $A = L L^\top$, by what it does."""
+    r"""The Cholesky factor $L$ of $A = L L^\top$, known by what it does."""
 
     @abstractmethod
     def solve(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
@@ -104,7 +104,7 @@ class Inverted(Factor):
 
 
 def factorise(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Factor:
-    """The factor of A in its fastest form, which is by a library unless that is slower than the arithmetic."""
+    """The factor of A: by a library, or written out where calling one takes longer than the arithmetic."""
     return Inverted(tiny.inverse_factor(A)) if _written_out(A) else Triangular(cholesky(A, what=what))
 
 
