@@ -145,12 +145,6 @@ DISPLAYS = {
         grids.omniglot,
         empty=True,
     ),
-    "rates": Display(
-        "How GP+MAML begins on Augmented Omniglot",
-        "Cosine kernel, the first 900 of 5,000 steps, on a CPU. 'Paper': its learning rate, 0.005; 'half': 0.0025, as "
-        "GP-VIB has. Accuracy in per cent on 20-way validation episodes; 5 is chance.",
-        grids.progress,
-    ),
     "lengths": Display(
         "How long Omniglot takes",
         "GP-VIB, linear kernel, one shot, steps of 32 tasks with a cosine schedule: whether length is what 'shorter' "
@@ -164,6 +158,12 @@ DISPLAYS = {
         "update.",
         grids.augmented_omniglot,
         empty=True,
+    ),
+    "rates": Display(
+        "How GP+MAML begins on Augmented Omniglot",
+        "Cosine kernel, the first 900 of 5,000 steps, on a CPU. 'Paper': its learning rate, 0.005; 'half': 0.0025, as "
+        "GP-VIB has. Accuracy in per cent on 20-way validation episodes; 5 is chance.",
+        grids.progress,
     ),
     "beta": Display("Beta", "GP-VIB against the weight of the KL.", grids.beta, _beta),
     "shots": Display("Shots", "Accuracy against the number of shots at test.", grids.shots, _shots),

@@ -18,8 +18,7 @@ ROWS = 7  # n^3 / 3 operations are written out, and the compiler writes out sums
 
 def inverse_factor(A: Tensor) -> Tensor:
     r"""$X = L^{-1}$, lower triangular, for $A = L L^\top$; NaN from the first pivot on that is negative."""
-    X: Tensor = _InverseFactor.apply(A)
-    return X
+    return _InverseFactor.apply(A)
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:

@@ -48,33 +48,36 @@ class ConvNorm(nn.Module):
         """`(..., p, outputs, h, w)` from `(..., p, inputs, h, w)`, the activations at `inputs`."""
         if self.norm is None:
             return self.conv(x)
-        if self.norm.pointwise:  # a fixed scale and shift a channel: weights of the convolution, and no pass of its own
-            scale, shift = self.norm.running_affine()
-            return self.conv.convolve(x, self.conv.weight * scale[..., None, None, None], shift)
+        if self.norm.pointwise:
+            return self.conv.convolve(x, *self._folded(self.norm))
         return self.norm(self.conv(x), inputs)
 
     def pooled(self, x: Tensor, inputs: Inputs) -> Tensor:
-        """The same, then `max_pool`; batch-norm's scale and shift come after it, where they have less to do."""
-        norm, weight = self.norm, self.conv.weight
-        if norm is None or self.conv.stride != 1:
-            return max_pool(self(x, inputs))
-        in_windows = windows.suit(x, weight)
-        if norm.pointwise:
-            scale, shift = norm.running_affine()
-            scaled = weight * scale[..., None, None, None]
-            if in_windows and x.device.type == "cuda":  # where a convolution of few channels is slow
-                y = windows.largest(windows.windows(x), windows.placed(scaled))
-            else:
-                y = max_pool(self.conv.convolve(x, scaled, None))
+        """The same, then `max_pool`; what of batch-norm can comes after it, where it has less to do."""
+        norm = self.norm
+        if norm is not None and norm.pointwise:
+            weight, shift = self._folded(norm)
+            y = self._peaks(x, weight)
             return y + shift[..., None, :, None, None].to(y.dtype)
-        if not in_windows:
+        if norm is None or self.conv.stride != 1 or not windows.suit(x, self.conv.weight):
             return max_pool(self(x, inputs))
-        a, w = windows.windows(x), windows.placed(weight)
+        a, w = windows.windows(x), windows.placed(self.conv.weight)
         scale, shift = norm.affine(windows.moments(a, w), inputs, 4 * prod(a.shape[-2:]))
         if norm.weight is not None:  # the sign of the scale
             w = w * torch.where(norm.weight < 0, -1.0, 1.0)[..., None, :, None]
         y = windows.largest(a, w)
         return torch.addcmul(shift[..., None, None], y, scale.abs()[..., None, None]).to(y.dtype)
+
+    def _folded(self, norm: TaskNorm) -> tuple[Tensor, Tensor]:
+        """Weights and shift of a convolution whose batch-norm is a fixed scale and shift: no pass of its own."""
+        scale, shift = norm.running_affine()
+        return self.conv.weight * scale[..., None, None, None], shift
+
+    def _peaks(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`max_pool` of a convolution with these weights: in windows on a GPU, where few channels are slow."""
+        if x.device.type == "cuda" and self.conv.stride == 1 and windows.suit(x, weight):
+            return windows.largest(windows.windows(x), windows.placed(weight))
+        return max_pool(self.conv.convolve(x, weight, None))
 
 
 def max_pool(x: Tensor) -> Tensor:
