@@ -88,6 +88,17 @@ def test_the_rule_gives_the_lists_of_vinyals_et_al(places):
     assert digests == ["c350ea5778649d32", "d3f56052fbd17195", "bbbdc01c73fd2d34"]
 
 
+def test_shuffled_characters_test_on_alphabets_that_training_knows(places):
+    parts = splits("omniglot", rotations=False, shuffled=True, **places)
+    assert [part.classes for part in parts] == [1100, 100, 423]
+    ordered = splits("omniglot", rotations=False, **places)
+    assert sorted(n for part in parts for n in part.names) == sorted(n for part in ordered for n in part.names)
+    known, tested = ({alphabet(name) for name in part.names} for part in (parts.train, parts.test))
+    assert len(tested) == 50 and tested <= known
+    again = splits("omniglot", rotations=True, shuffled=True, **places)
+    assert [part.classes for part in again] == [4400, 400, 1692]
+
+
 def test_augmented_omniglot_splits_by_alphabet_with_20_characters_each(places):
     parts = splits("augmented-omniglot", **places)
     alphabets = [{alphabet(name) for name in part.names} for part in parts]

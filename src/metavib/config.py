@@ -70,6 +70,7 @@ class TasksConfig:
             than pictures of a class are further draws of the augmentation.
         augment_test: augment the images of validation and test too.
         rotations: 90 degree rotations as classes of their own (Omniglot to EMNIST; Omniglot always has them).
+        shuffled: Omniglot's characters are split at random, as Finn et al. (2017) do, and not by alphabet.
         root: folder of the dataset; None: `$METAVIB_DATA`, else `data`.
         inputs: length of an input vector, where inputs are vectors.
         table: the table that tasks are drawn from, in the experiment of that name.
@@ -95,6 +96,7 @@ class TasksConfig:
     alphabets: bool = False
     augment_test: bool = False
     rotations: bool = False
+    shuffled: bool = False
     root: str | None = None
     inputs: int = 1
     table: TableConfig = field(default_factory=TableConfig)
@@ -287,6 +289,8 @@ class Config:
             raise ValueError(f"model.scale must be positive; got {self.model.scale}.")
         if not 0 < self.tasks.crop <= 1:
             raise ValueError(f"tasks.crop is a share of an area, above 0 and at most 1; got {self.tasks.crop}.")
+        if self.tasks.shuffled and self.tasks.name != "omniglot":
+            raise ValueError(f"tasks.shuffled is another split of omniglot; {self.tasks.name} has one split.")
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
         if self.seed < 0 or self.test.seed < 0:

@@ -148,7 +148,8 @@ DISPLAYS = {
     "lengths": Display(
         "How long Omniglot takes",
         "GP-VIB, linear kernel, one shot, steps of 32 tasks with a cosine schedule: whether length is what 'shorter' "
-        "lacks. Up to 3,000 steps on a CPU.",
+        "lacks. 'Shuffled': the characters of all alphabets are split at random (Finn et al., 2017), and not by "
+        "alphabet (Vinyals et al., 2016). Up to 3,000 steps on a CPU.",
         grids.images,
     ),
     "augmented-omniglot": Display(

@@ -229,9 +229,14 @@ def _in_steps(config: Config, steps: int) -> Config:
 
 
 def lengths(seeds: int | None = None) -> Runs:
-    """GP-VIB on Omniglot, one shot, linear kernel, trained longer and longer; up to 3,000 steps on a CPU."""
+    """GP-VIB on Omniglot, one shot, linear kernel, trained longer and longer; up to 3,000 steps on a CPU.
+
+    On the recipe's split, whose test alphabets are all new, and with the characters of all alphabets shuffled.
+    """
     paper = recipes.recipe("omniglot", "gp-vib", shots=1)
+    shuffled = override(paper, {"tasks.shuffled": True, "model.classes": 4 * 1100})
     cells = {f"gp-vib-linear-{steps}-steps-1": _in_steps(paper, steps) for steps in LENGTHS}
+    cells |= {f"gp-vib-linear-shuffled-{steps}-steps-1": _in_steps(shuffled, steps) for steps in LENGTHS}
     return dict(_seeded(cells, seeds or 1, place=lambda c: c if c.train.steps <= 3_000 else _on_gpu(c)))
 
 

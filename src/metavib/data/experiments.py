@@ -4,6 +4,7 @@
 | --- | --- | --- | --- |
 | `omniglot-emnist` | 1,597: Omniglot without Latin | 31: EMNIST, even labels | 31: EMNIST, odd labels |
 | `omniglot` | 4,112 = 4 x 1,028 | 688 = 4 x 172 | 1,692 = 4 x 423 |
+| `omniglot`, shuffled | 4,400 = 4 x 1,100 | 400 = 4 x 100 | 1,692 = 4 x 423 |
 | `augmented-omniglot` | 731 of 21 alphabets | 172 of 5 | 659 of 20 |
 | `mini-imagenet` | 64 | 16 | 20 |
 | `cub` | 100 | 50 | 50 |
@@ -11,14 +12,17 @@
 
 References:
     Vinyals et al. (2016), Matching Networks for One Shot Learning (Omniglot's split).
+    Finn et al. (2017), Model-Agnostic Meta-Learning (Omniglot, shuffled).
     Ravi and Larochelle (2017), Optimization as a Model for Few-Shot Learning (mini-ImageNet's).
     Chen et al. (2019), A Closer Look at Few-shot Classification (CUB's, and the two across datasets).
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from metavib.data import omniglot as characters
 from metavib.data.cub import cub as read_cub
@@ -34,6 +38,7 @@ VALIDATION_ALPHABETS = ("Armenian", "Bengali", "Early_Aramaic", "Hebrew", "Mkhed
 """The alphabets whose characters are Omniglot's validation classes in the split of Vinyals et al."""
 
 _VINYALS_SEEN = 1200  # characters, in the order background then evaluation, of which none is a test class
+_FINN = (1100, 1200)  # characters, shuffled, before which training and validation end
 _WAYS = 20  # of Augmented Omniglot: an alphabet with fewer characters makes no task
 
 
@@ -44,8 +49,8 @@ def splits(name: str, *, root: Place = None, cache: Place = None, **options: Any
         name: a key of `EXPERIMENTS`.
         root: where datasets lie: the argument, else `$METAVIB_DATA`, else `./data`.
         cache: where caches live: the argument, else `$METAVIB_CACHE`, else `~/.cache/metavib`.
-        **options: those of the experiment's own function; those with characters have `crop`, and two
-            `rotations`.
+        **options: those of the experiment's own function; those with characters have `crop`, two `rotations`
+            and one `shuffled`.
     """
     if name not in EXPERIMENTS:
         raise ValueError(f"no experiment is named {name!r}; there are {', '.join(EXPERIMENTS)}.")
@@ -72,26 +77,44 @@ def omniglot_emnist(*, root: Place = None, cache: Place = None, rotations: bool 
     return _checked("omniglot-emnist", Splits(train, even, odd), (1597, 31, 31))
 
 
-def omniglot(*, root: Place = None, cache: Place = None, rotations: bool = True, crop: bool = False) -> Splits:
-    """Omniglot with the split of Vinyals et al. (2016).
+def omniglot(
+    *, root: Place = None, cache: Place = None, rotations: bool = True, shuffled: bool = False, crop: bool = False
+) -> Splits:
+    """Omniglot with the split of Vinyals et al. (2016), or with that of Finn et al. (2017).
 
-    The split follows a rule: of the characters in order, the background alphabets first, the first 1,200 are
-    for training, less those of five background alphabets, which validate; the other 423 test.
+    The first follows a rule: of the characters in order, the background alphabets first, the first 1,200 are
+    for training, less those of five background alphabets, which validate; the other 423 test. The second shuffles
+    the characters: 1,100 for training, 100 for validation and 423 for the test, so that the others of a test
+    character's alphabet are mostly known.
 
     Args:
         root: where datasets lie.
         cache: where caches live.
         rotations: whether quarter turns are classes of their own.
+        shuffled: the second split (with an order of our own: that of Finn et al. is their disk's).
         crop: resizes to 32 and takes the centre 28, rather than resize to 28.
     """
     data = characters.omniglot(root=root, cache=cache, crop=crop)
-    seen, test = data.names[:_VINYALS_SEEN], data.names[_VINYALS_SEEN:]
-    validation = [name for name in seen if characters.alphabet(name) in VALIDATION_ALPHABETS]
-    train = [name for name in seen if characters.alphabet(name) not in VALIDATION_ALPHABETS]
-    parts = [select_classes(data, names) for names in (train, validation, test)]
+    parts = _shuffled(data.names) if shuffled else _in_order(data.names)
+    chosen = Splits(*(select_classes(data, names) for names in parts))
+    counts = (1100, 100, 423) if shuffled else (1028, 172, 423)
     if rotations:
-        return _checked("omniglot", Splits(*map(with_rotations, parts)), (4 * 1028, 4 * 172, 4 * 423))
-    return _checked("omniglot", Splits(*parts), (1028, 172, 423))
+        train, validation, test = counts
+        return _checked("omniglot", Splits(*map(with_rotations, chosen)), (4 * train, 4 * validation, 4 * test))
+    return _checked("omniglot", chosen, counts)
+
+
+def _in_order(names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    seen, test = names[:_VINYALS_SEEN], names[_VINYALS_SEEN:]
+    train = [name for name in seen if characters.alphabet(name) not in VALIDATION_ALPHABETS]
+    validation = [name for name in seen if characters.alphabet(name) in VALIDATION_ALPHABETS]
+    return train, validation, list(test)
+
+
+def _shuffled(names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    order = [names[i] for i in np.random.default_rng(0).permutation(len(names))]
+    train, seen = _FINN
+    return order[:train], order[train:seen], order[seen:]
 
 
 def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = False) -> Splits:

@@ -276,6 +276,8 @@ def load(tasks: TasksConfig) -> Splits:
         return folder_splits(tasks.root, size=stored_size(tasks), channels=tasks.channels, minimum=tasks.ways)
     if tasks.name == "omniglot-emnist":
         return experiments.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
+    if tasks.name == "omniglot":
+        return experiments.splits(tasks.name, root=tasks.root, shuffled=tasks.shuffled)
     return experiments.splits(tasks.name, root=tasks.root)
 
 
