@@ -123,6 +123,25 @@ def test_memory_at_test_does_not_grow_with_the_steps() -> None:
     assert twenty == two
 
 
+def test_memory_at_test_grows_by_the_weights_of_a_draw_alone() -> None:
+    """A pass through the network is much larger than its weights, and lives once whatever the draws."""
+
+    def peak(samples: int) -> int:
+        torch.manual_seed(0)
+        model = stochastic_maml(
+            Conv4(1, 28, width=8, norm="transductive"), Softmax(5), descent=Descent(), samples=samples
+        ).eval()
+        tasks = images(4, shots=5, queries=15)
+
+        def predict() -> None:
+            with torch.no_grad():
+                model(tasks, seeded(1))
+
+        return peak_bytes(predict)
+
+    assert peak(20) < 1.2 * peak(1)
+
+
 def gradient_models(norm: str, recompute: bool) -> dict[str, Model]:
     """Every method with inner steps on Conv4, in float64."""
     descent = Descent(steps=3, rate=0.05, recompute=recompute)

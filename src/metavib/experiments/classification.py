@@ -135,10 +135,8 @@ class Classification(Experiment):
         return self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
 
     def _at_once(self, ways: int, shots: int) -> int:
-        """Test episodes at once: fewer where each has many points, or many weights are drawn for it."""
-        test = self.config.test
-        draws = test.weight_samples if self.config.method == "stochastic-maml" else 1
-        return max(1, self.chunk * POINTS // max(POINTS, ways * (shots + test.queries) * draws))
+        """Test episodes at once: fewer where each has many points."""
+        return max(1, self.chunk * POINTS // max(POINTS, ways * (shots + self.config.test.queries)))
 
     def _training(self) -> TaskSource:
         tasks, data = self.config.tasks, self.splits.train
