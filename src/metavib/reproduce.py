@@ -109,7 +109,7 @@ def reproduce(
         missing = _copy_recorded(missing, home)
     if any(c.device.startswith("cuda") for c in missing.values()) and not torch.cuda.is_available():
         raise ValueError(
-            f"{len(missing)} runs of {name} are missing and need a GPU, and PyTorch sees none here. `--quick` is a "
+            f"missing runs of {name} need a GPU ({len(missing)} in all), and PyTorch sees none here. `--quick` is a "
             "version for any machine; `--only ''` runs nothing and shows what is on record."
         )
 
