@@ -214,8 +214,14 @@ def glyphs() -> Runs:
 
 
 def omniglot(seeds: int | None = None) -> Runs:
-    """Omniglot 5-way with 1 and 5 shots, the rows of the paper's longer version; then each in a sixth of the steps."""
-    return dict(_seeded(_grid("omniglot", FURTHER, (1, 5)) | _shorter_omniglot(FURTHER), seeds or 1))
+    """Omniglot 5-way with 1 and 5 shots, the rows of the paper's longer version; then each in a sixth of the steps.
+
+    GP-VIB in so many steps on shuffled characters too.
+    """
+    shorter = _shorter_omniglot(FURTHER)
+    ours = {name: config for name, config in shorter.items() if config.method == "gp-vib"}
+    shuffled = {name.replace("shorter", "shorter-shuffled"): _shuffled(config) for name, config in ours.items()}
+    return dict(_seeded(_grid("omniglot", FURTHER, (1, 5)) | shorter | shuffled, seeds or 1))
 
 
 def _shorter_omniglot(rows: dict[str, tuple[str, str]]) -> Runs:
@@ -228,15 +234,19 @@ def _in_steps(config: Config, steps: int) -> Config:
     return override(config, {"train.steps": steps, "train.schedule": "cosine"})
 
 
+def _shuffled(config: Config) -> Config:
+    """The characters of all alphabets split at random."""
+    return override(config, {"tasks.shuffled": True, "model.classes": 4 * 1100})
+
+
 def lengths(seeds: int | None = None) -> Runs:
     """GP-VIB on Omniglot, one shot, linear kernel, trained longer and longer; up to 3,000 steps on a CPU.
 
     On the recipe's split, whose test alphabets are all new, and with the characters of all alphabets shuffled.
     """
     paper = recipes.recipe("omniglot", "gp-vib", shots=1)
-    shuffled = override(paper, {"tasks.shuffled": True, "model.classes": 4 * 1100})
     cells = {f"gp-vib-linear-{steps}-steps-1": _in_steps(paper, steps) for steps in LENGTHS}
-    cells |= {f"gp-vib-linear-shuffled-{steps}-steps-1": _in_steps(shuffled, steps) for steps in LENGTHS}
+    cells |= {f"gp-vib-linear-shuffled-{steps}-steps-1": _shuffled(_in_steps(paper, steps)) for steps in LENGTHS}
     return dict(_seeded(cells, seeds or 1, place=lambda c: c if c.train.steps <= 3_000 else _on_gpu(c)))
 
 
