@@ -164,7 +164,8 @@ DISPLAYS = {
     "rates": Display(
         "How GP+MAML begins on Augmented Omniglot",
         "Cosine kernel, the first 900 of 5,000 steps, on a CPU. 'Paper': its learning rate, 0.005; 'half': 0.0025, as "
-        "GP-VIB has. Accuracy in per cent on 20-way validation episodes; 5 is chance.",
+        "GP-VIB has; 'first order': the paper's, inner steps taken as constants when the bound is differentiated. "
+        "Accuracy in per cent on 20-way validation episodes; 5 is chance.",
         grids.progress,
     ),
     "beta": Display("Beta", "GP-VIB against the weight of the KL.", grids.beta, _beta),

@@ -257,10 +257,14 @@ def augmented_omniglot(seeds: int | None = None) -> Runs:
 
 
 def rates(seeds: int | None = None) -> Runs:
-    """The first 900 steps of GP+MAML, cosine kernel, on Augmented Omniglot, by learning rate; on a CPU."""
+    """The first 900 steps of GP+MAML, cosine kernel, on Augmented Omniglot, by learning rate and order; on a CPU."""
     paper = recipes.recipe("augmented-omniglot", "gp-maml", shots=15, kernel="cosine")
     paper = override(paper, {"train.steps": 900, "train.validate_every": 100, "test.tasks": 20})
-    cells = {"gp-maml-cosine-paper": paper, "gp-maml-cosine-half": override(paper, {"train.lr": paper.train.lr / 2})}
+    cells = {
+        "gp-maml-cosine-paper": paper,
+        "gp-maml-cosine-half": override(paper, {"train.lr": paper.train.lr / 2}),
+        "gp-maml-cosine-first-order": override(paper, {"model.first_order": True}),
+    }
     return dict(_seeded(cells, seeds or 1, place=_on_cpu))
 
 

@@ -128,7 +128,7 @@ REPRODUCTIONS = {
         seeded=True,
     ),
     "rates": Reproduction(
-        "the first steps of GP+MAML on Augmented Omniglot, by learning rate",
+        "the first steps of GP+MAML on Augmented Omniglot, by learning rate and order",
         lists.rates,
         DISPLAYS["rates"],
         quick="*-seed0",
