@@ -251,8 +251,14 @@ def lengths(seeds: int | None = None) -> Runs:
 
 
 def augmented_omniglot(seeds: int | None = None) -> Runs:
-    """Augmented Omniglot, 20-way 15-shot; tested with 300 support points, and with 2,000 augmented ones streamed."""
+    """Augmented Omniglot, 20-way 15-shot; tested with 300 support points, and with 2,000 augmented ones streamed.
+
+    GP+MAML with first-order inner steps too.
+    """
     cells = _grid("augmented-omniglot", FURTHER, (15,))
+    composed = {name: config for name, config in cells.items() if config.method == "gp-maml"}
+    first_order = {"model.first_order": True}
+    cells |= {name.replace("-15", "-first-order-15"): override(c, first_order) for name, c in composed.items()}
     return dict(_seeded({name: override(c, {"test.shots": [15, 100]}) for name, c in cells.items()}, seeds or 1))
 
 
