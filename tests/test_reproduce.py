@@ -83,10 +83,21 @@ def test_further_experiments_vary_what_they_are_named_for():
     assert {c.method for c in steps.values()} == {"maml", "gp-maml"} and all(c.test.inner_steps for c in steps.values())
     rows = {"gp-vib-linear", "gp-vib-cosine", "maml", "stochastic-maml", "gp-maml-linear", "gp-maml-cosine"}
     omniglot = lists.omniglot()
-    assert set(omniglot) == {f"{row}{length}-{k}-seed0" for row in rows for length in ("", "-shorter") for k in (1, 5)}
+    shuffled = {name for name, config in omniglot.items() if config.tasks.shuffled}
+    named = {f"{row}{length}-{k}-seed0" for row in rows for length in ("", "-shorter") for k in (1, 5)}
+    assert set(omniglot) - shuffled == named
+    assert shuffled == {
+        f"gp-vib-{kernel}-shorter-shuffled-{k}-seed0" for kernel in ("linear", "cosine") for k in (1, 5)
+    }
+    lengths = lists.lengths()  # each on both splits, in the same steps
+    assert {n.replace("shuffled-", "") for n, c in lengths.items() if c.tasks.shuffled} == {
+        n for n, c in lengths.items() if not c.tasks.shuffled
+    }
     assert all(replace(c, test=omniglot[name].test) == omniglot[name] for name, c in steps.items())  # trained once
     augmented = lists.augmented_omniglot()
-    assert set(augmented) == {f"{row}-15-seed0" for row in rows}
+    first_order = {name for name, config in augmented.items() if config.model.first_order}
+    assert set(augmented) - first_order == {f"{row}-15-seed0" for row in rows}
+    assert first_order == {f"gp-maml-{kernel}-first-order-15-seed0" for kernel in ("linear", "cosine")}
     assert {(c.tasks.ways, c.tasks.shots, c.test.shots) for c in augmented.values()} == {(20, 15, (15, 100))}
     betas = lists.beta()
     for part in ("sinusoid/beta-", "omniglot-emnist/beta-"):

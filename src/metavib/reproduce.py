@@ -43,6 +43,7 @@ def quick(config: Config) -> Config:
         "device": "cpu",
         "precision": "float32",
         "tasks.name": "glyphs",
+        "tasks.shuffled": False,
         "tasks.root": None,
         "tasks.channels": 1,
         "tasks.size": 28,
