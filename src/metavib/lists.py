@@ -242,7 +242,7 @@ def _shuffled(config: Config) -> Config:
 def lengths(seeds: int | None = None) -> Runs:
     """GP-VIB on Omniglot, one shot, linear kernel, trained longer and longer; up to 3,000 steps on a CPU.
 
-    On the recipe's split, whose test alphabets are all new, and with the characters of all alphabets shuffled.
+    On the recipe's split, whose test characters are of new alphabets, and with those of all alphabets shuffled.
     """
     paper = recipes.recipe("omniglot", "gp-vib", shots=1)
     cells = {f"gp-vib-linear-{steps}-steps-1": _in_steps(paper, steps) for steps in LENGTHS}
