@@ -1,4 +1,4 @@
-"""Memory, measured as the peak of live tensor bytes: inner steps and Monte Carlo samples; and that numbers stay."""
+"""Memory, measured as the peak of live tensor bytes: inner steps and Monte Carlo samples, whose numbers stay."""
 
 from collections.abc import Callable
 
@@ -10,33 +10,20 @@ from torch.testing import assert_close
 
 import cases
 import tiny
-from metavib import build, kernels, marginals
+from metavib import kernels, marginals
 from metavib.backbones import MLP, Conv4
 from metavib.encoders import Descent, ExactSites, SimplifiedSites
-from metavib.encoders.recompute import recomputed
 from metavib.inputs import join, points
 from metavib.likelihoods import Gaussian, Softmax
 from metavib.marginals import Normal
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
-from metavib.noise import Drawn, Noted, Portion, seeded
+from metavib.noise import seeded
 from metavib.norm import ENCODINGS
 from metavib.objective import vib
-from metavib.tasks import Task, examples, task
-from metavib.train import train
+from metavib.tasks import Task
 
 MB = 2**20
-
-
-def images(tasks: int, *, ways: int = 5, shots: int = 1, queries: int = 1, size: int = 28, dtype=torch.float32) -> Task:
-    """Tasks of random images."""
-    generator = seeded(0)
-
-    def draw(each: int):
-        x = torch.randn(tasks, ways * each, 1, size, size, generator=generator, dtype=dtype)
-        return examples(x, torch.arange(ways).repeat(each).expand(tasks, -1))
-
-    return task(draw(shots), draw(queries))
 
 
 def ascent(model: Model, tasks: Task, *, beta: float = 0.0) -> Callable[[], None]:
@@ -99,27 +86,27 @@ def conv_maml(steps: int, **options: bool) -> Model:
 
 @pytest.fixture(scope="module")
 def two_steps() -> int:
-    return peak_bytes(ascent(conv_maml(2), images(1)))
+    return peak_bytes(ascent(conv_maml(2), tiny.picture_tasks(1)))
 
 
 def test_twenty_recomputed_steps_take_less_than_three_times_the_memory_of_two(two_steps) -> None:
     """Second-order MAML on Conv4, 64 channels; kept, the steps take several times as much."""
-    two, twenty = (peak_bytes(ascent(conv_maml(k, recompute=True), images(1))) for k in (2, 20))
+    two, twenty = (peak_bytes(ascent(conv_maml(k, recompute=True), tiny.picture_tasks(1))) for k in (2, 20))
     assert twenty < 3 * two
     assert two < two_steps and twenty < 3 * two_steps
-    five = peak_bytes(ascent(conv_maml(5), images(1)))
+    five = peak_bytes(ascent(conv_maml(5), tiny.picture_tasks(1)))
     assert 2 * (five - two_steps) > two_steps  # what is measured does grow where steps are kept
 
 
 def test_first_order_memory_does_not_grow_with_the_steps() -> None:
-    one, two, twenty = (peak_bytes(ascent(conv_maml(k, first_order=True), images(1))) for k in (1, 2, 20))
+    one, two, twenty = (peak_bytes(ascent(conv_maml(k, first_order=True), tiny.picture_tasks(1))) for k in (1, 2, 20))
     assert one == two == twenty
 
 
 def test_memory_at_test_does_not_grow_with_the_steps() -> None:
     """No gradient of the bound, nothing to keep."""
     with torch.no_grad():
-        two, twenty = (peak_bytes(lambda k=k: conv_maml(k).eval()(images(1))) for k in (2, 20))
+        two, twenty = (peak_bytes(lambda k=k: conv_maml(k).eval()(tiny.picture_tasks(1))) for k in (2, 20))
     assert twenty == two
 
 
@@ -131,7 +118,7 @@ def test_memory_at_test_grows_by_the_weights_of_a_draw_alone() -> None:
         model = stochastic_maml(
             Conv4(1, 28, width=8, norm="transductive"), Softmax(5), descent=Descent(), samples=samples
         ).eval()
-        tasks = images(4, shots=5, queries=15)
+        tasks = tiny.picture_tasks(4, shots=5, queries=15)
 
         def predict() -> None:
             with torch.no_grad():
@@ -140,124 +127,6 @@ def test_memory_at_test_grows_by_the_weights_of_a_draw_alone() -> None:
         return peak_bytes(predict)
 
     assert peak(20) < 1.2 * peak(1)
-
-
-def gradient_models(norm: str, recompute: bool) -> dict[str, Model]:
-    """Every method with inner steps on Conv4, in float64."""
-    descent = Descent(steps=3, rate=0.05, recompute=recompute)
-
-    def phi() -> Conv4:
-        torch.manual_seed(0)
-        return Conv4(1, 16, width=4, norm=norm)
-
-    models = {
-        "maml": maml(phi(), Softmax(3), descent=descent),
-        "stochastic-maml": stochastic_maml(phi(), Softmax(3), descent=descent, variance=0.01, samples=2),
-        "gp-maml": gp_maml(
-            phi(), kernels.Cosine(bias=True), SimplifiedSites(), Softmax(3, samples=9), descent=descent, beta=0.1
-        ),
-        "gp-maml bn-cosine": gp_maml(
-            phi(), kernels.BNCosine(4, norm=norm), SimplifiedSites(), Softmax(3, samples=9), descent=descent, beta=0.1
-        ),
-    }
-    return {name: model.double().train() for name, model in models.items()}
-
-
-@pytest.mark.parametrize("norm", ENCODINGS)
-@pytest.mark.parametrize("method", ["maml", "stochastic-maml", "gp-maml", "gp-maml bn-cosine"])
-def test_recomputed_steps_give_the_same_bound_gradients_averages_and_stream(method, norm) -> None:
-    """The steps of GP+MAML draw from a generator: drawn anew in the backward pass, gradients would differ."""
-    tasks = images(2, ways=3, shots=2, queries=2, size=16, dtype=torch.float64)
-    found = []
-    for recompute in (False, True):
-        model, noise = gradient_models(norm, recompute)[method], seeded(3)
-        bound = vib(model, tasks, beta=0.0 if model.dirac else 0.3, noise=noise)
-        bound.value.mean().backward()
-        gradients = {name: p.grad for name, p in model.named_parameters()}
-        found.append((bound.value, gradients, dict(model.named_buffers()), noise.get_state()))
-    (value, gradients, averages, stream), (again, gradients_again, averages_again, stream_again) = found
-    assert torch.equal(value, again)
-    assert tiny.same_tensors(averages, averages_again)  # learned from once
-    assert torch.equal(stream, stream_again)
-    for name, gradient in gradients.items():
-        assert gradient is not None and gradients_again[name] is not None, name
-        assert_close(gradients_again[name], gradient, rtol=1e-10, atol=1e-13)
-    assert sum(float(g.abs().sum()) for g in gradients.values()) > 0
-
-
-@pytest.mark.parametrize("case", [c for c in cases.MODELS if "maml" in c.name and "first" not in c.name], ids=repr)
-def test_recomputed_steps_with_every_likelihood(case) -> None:
-    """Noises, scales and sites that the inner objective contains get their gradient too, and so do the inputs."""
-    model = cases.build(case, seed=3)
-    tasks, noise = cases.tasks(model.likelihood, (2,), seed=1), cases.base_samples(model, (2,))
-    x = tasks.support.x.requires_grad_()
-
-    def gradients() -> tuple[Tensor, ...]:
-        value = vib(model, tasks, beta=0.0 if model.dirac else 0.7, noise=noise).value.sum()
-        return torch.autograd.grad(value, [x, *model.parameters()])
-
-    plain = gradients()
-    model.encoder.descent.recompute = True
-    for a, b in zip(plain, gradients(), strict=True):
-        assert_close(b, a, rtol=1e-9, atol=1e-12)
-
-
-def test_recomputed_steps_meet_the_same_dropout() -> None:
-    descent = Descent(steps=2, rate=0.1)
-    model = maml(MLP(cases.INPUTS, (12,), dropout=0.5), Gaussian(0.3), descent=descent).double().train()
-    tasks = cases.tasks(model.likelihood, (2,), seed=1)
-    found = []
-    for recompute in (False, True):
-        descent.recompute = recompute
-        torch.manual_seed(5)
-        value = vib(model, tasks, beta=0.0).value.sum()
-        found.append((*torch.autograd.grad(value, list(model.parameters())), torch.rand(3)))
-    for a, b in zip(*found, strict=True):
-        assert_close(b, a)
-
-
-def test_recomputed_steps_meet_the_same_noise_however_it_comes() -> None:
-    """From a generator, with a note of it, drawn beforehand, or a portion of it: the same gradients."""
-    tasks = images(2, ways=3, size=16, dtype=torch.float64)
-    model = gradient_models("transductive", True)["gp-maml"]
-    noted = Noted(seeded(3))
-    streams = [seeded(3), noted, Portion(seeded(3), axis=1, index=0, count=1)]
-    found = []
-    for i in range(4):
-        if i == 3:  # as compiled code takes it
-            draws = noted.calls[: len(noted.calls) // 2 + 1]  # the steps were noted twice, the end once
-            generator = seeded(3)
-            streams.append(Drawn([f(*a, **o, generator=generator) for f, a, o in draws], generator.device))
-        value = vib(model, tasks, beta=0.3, noise=streams[i]).value.mean()
-        found.append(torch.autograd.grad(value, list(model.parameters())))
-    for other in found[1:]:
-        for a, b in zip(found[0], other, strict=True):
-            assert_close(b, a)
-
-
-def test_what_the_objective_is_not_said_to_depend_on_is_a_constant_and_a_second_derivative_is_refused() -> None:
-    a, b = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
-    w = torch.tensor(5.0, requires_grad=True)
-    step = recomputed(lambda weights: {"w": weights["w"] ** 2 * a * b}, depends_on=[a])
-    (out,) = step({"w": w}).values()
-    found = torch.autograd.grad(out, (w, a, b), allow_unused=True, retain_graph=True)
-    assert found[:2] == (60.0, 75.0) and found[2] is None
-    with pytest.raises(RuntimeError, match="recompute=False"):
-        torch.autograd.grad(out, w, create_graph=True)
-
-
-@pytest.mark.parametrize("method", ["maml", "gp-maml"])
-def test_a_config_with_recompute_trains_to_the_same_weights(method, tmp_path) -> None:
-    """And is one field: `--set model.recompute=true`."""
-    trained = []
-    for recompute in (False, True):
-        config = tiny.sinusoid(
-            method, model__recompute=recompute, model__inner_steps=3, precision="float64", train__validate_every=0
-        )
-        assert build.model(config).encoder.descent.recompute is recompute
-        trained.append(train(config, tmp_path / str(recompute), quiet=True).state_dict())
-    for name, weights in trained[0].items():
-        assert_close(trained[1][name], weights, rtol=1e-9, atol=1e-10)
 
 
 # Monte Carlo ----------------------------------------------------------------------------------------------------------
@@ -280,7 +149,7 @@ class Supervised(nn.Module):
 @pytest.mark.parametrize(("ways", "shots", "queries"), [(5, 1, 3), (20, 1, 1)])
 def test_gp_vib_takes_no_more_than_a_supervised_step_and_its_samples(ways, shots, queries, norm) -> None:
     """On the same images; dual at one shot. The samples: 200 numbers a query point and class."""
-    tasks = images(1, ways=ways, shots=shots, queries=queries)
+    tasks = tiny.picture_tasks(1, ways=ways, shots=shots, queries=queries)
     model = gp_vib(Conv4(1, 28, width=32, norm=norm), kernels.Linear(bias=True), SimplifiedSites(), Softmax(ways))
     supervised = Supervised(model, ways)
     supervised.step(tasks)  # makes the lazy layer and the .grad of each parameter

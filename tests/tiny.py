@@ -9,8 +9,10 @@ from torch import Tensor
 from metavib.config import Config
 from metavib.data.labelled import Labelled, Splits
 from metavib.files import read_tensors
+from metavib.noise import seeded
 from metavib.recipes import recipe
 from metavib.strict import override
+from metavib.tasks import Task, examples, task
 
 REGRESSORS = ("gp-vib", "maml", "stochastic-maml", "gp-maml")
 
@@ -70,6 +72,19 @@ def images(name: str, classes: int, each: int = 8, *, size: int = 16, seed: int 
     pixels = (patterns + noise).clamp(0, 255).to(torch.uint8).flatten(0, 1)
     labels = torch.arange(classes).repeat_interleave(each)
     return Labelled(pixels, labels, tuple(f"{name}/{c}" for c in range(classes)))
+
+
+def picture_tasks(
+    tasks: int, *, ways: int = 5, shots: int = 1, queries: int = 1, size: int = 28, dtype: torch.dtype = torch.float32
+) -> Task:
+    """Tasks of random images."""
+    generator = seeded(0)
+
+    def draw(each: int):
+        x = torch.randn(tasks, ways * each, 1, size, size, generator=generator, dtype=dtype)
+        return examples(x, torch.arange(ways).repeat(each).expand(tasks, -1))
+
+    return task(draw(shots), draw(queries))
 
 
 def splits() -> Splits:
