@@ -135,7 +135,7 @@ REPRODUCTIONS = {
         seeded=True,
     ),
     "lengths": Reproduction(
-        "GP-VIB on Omniglot against the length of its training",
+        "GP-VIB on Omniglot against the length of its training, on two splits",
         lists.lengths,
         DISPLAYS["lengths"],
         quick="gp-vib-linear-300-steps-1-seed0",

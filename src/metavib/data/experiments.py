@@ -37,8 +37,7 @@ Place = Path | str | None
 VALIDATION_ALPHABETS = ("Armenian", "Bengali", "Early_Aramaic", "Hebrew", "Mkhedruli_(Georgian)")
 """The alphabets whose characters are Omniglot's validation classes in the split of Vinyals et al."""
 
-_VINYALS_SEEN = 1200  # characters, in the order background then evaluation, of which none is a test class
-_FINN = (1100, 1200)  # characters, shuffled, before which training and validation end
+_VINYALS, _FINN = (1028, 172, 423), (1100, 100, 423)  # characters in train, validation and test
 _WAYS = 20  # of Augmented Omniglot: an alphabet with fewer characters makes no task
 
 
@@ -97,24 +96,23 @@ def omniglot(
     data = characters.omniglot(root=root, cache=cache, crop=crop)
     parts = _shuffled(data.names) if shuffled else _in_order(data.names)
     chosen = Splits(*(select_classes(data, names) for names in parts))
-    counts = (1100, 100, 423) if shuffled else (1028, 172, 423)
+    train, validation, test = _FINN if shuffled else _VINYALS
     if rotations:
-        train, validation, test = counts
         return _checked("omniglot", Splits(*map(with_rotations, chosen)), (4 * train, 4 * validation, 4 * test))
-    return _checked("omniglot", chosen, counts)
+    return _checked("omniglot", chosen, (train, validation, test))
 
 
 def _in_order(names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    seen, test = names[:_VINYALS_SEEN], names[_VINYALS_SEEN:]
-    train = [name for name in seen if characters.alphabet(name) not in VALIDATION_ALPHABETS]
-    validation = [name for name in seen if characters.alphabet(name) in VALIDATION_ALPHABETS]
-    return train, validation, list(test)
+    seen = sum(_VINYALS[:2])
+    train = [name for name in names[:seen] if characters.alphabet(name) not in VALIDATION_ALPHABETS]
+    validation = [name for name in names[:seen] if characters.alphabet(name) in VALIDATION_ALPHABETS]
+    return train, validation, list(names[seen:])
 
 
 def _shuffled(names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     order = [names[i] for i in np.random.default_rng(0).permutation(len(names))]
-    train, seen = _FINN
-    return order[:train], order[train:seen], order[seen:]
+    train, validation, _ = _FINN
+    return order[:train], order[train : train + validation], order[train + validation :]
 
 
 def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = False) -> Splits:

@@ -1,6 +1,6 @@
 r"""Posteriors over network weights $\psi$: a Dirac and a diagonal Gaussian."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -63,21 +63,18 @@ class DiagonalNormal(Posterior):
         self.decode, self.samples, self.ranks = decode, samples, ranks
 
     def marginals(self, x: Inputs, noise: Noise = None) -> Samples:
-        r"""$f(x; \hat\psi + \sqrt{s}\, \epsilon)$ for each draw of $\epsilon$, one after the other: memory is one's."""
+        r"""$f(x; \hat\psi + \sqrt{s}\, \epsilon)$ for each draw of $\epsilon$, a pass at a time to save memory."""
         # One draw of base samples for all weights keeps `noise` a single generator or tensor (samples, ..., P).
         sizes = [mean.shape[mean.ndim - self.ranks[name] :].numel() for name, mean in self.psi.items()]
         first = next(iter(self.psi))
         batch = self.psi[first].shape[: self.psi[first].ndim - self.ranks[first]]
         epsilon = standard_normal((self.samples, *batch, sum(sizes)), noise, like=self.psi[first])
-        return Samples(torch.stack([self.decode(self._drawn(one.split(sizes, -1)), x) for one in epsilon]))
-
-    def _drawn(self, epsilon: Sequence[Tensor]) -> Weights:
-        """Weights from the base samples of each, `(..., its numbers)`."""
         drawn: Weights = {}
-        for (name, mean), part in zip(self.psi.items(), epsilon, strict=True):
+        for (name, mean), part in zip(self.psi.items(), epsilon.split(sizes, -1), strict=True):
             own = mean.shape[mean.ndim - self.ranks[name] :]
             drawn[name] = mean + self.s[name].sqrt() * part.reshape(*part.shape[:-1], *own)
-        return drawn
+        one_by_one = ({name: w[i] for name, w in drawn.items()} for i in range(self.samples))
+        return Samples(torch.stack([self.decode(psi, x) for psi in one_by_one]))
 
     def kl(self) -> Tensor:
         r"""$\frac12 \sum_j [ \Delta_j^2 / s_{0j} + s_j/s_{0j} - 1 - \log s_j/s_{0j} ]$, $\Delta = \hat\psi - \theta$.
