@@ -290,7 +290,9 @@ class Config:
         if not 0 < self.tasks.crop <= 1:
             raise ValueError(f"tasks.crop is a share of an area, above 0 and at most 1; got {self.tasks.crop}.")
         if self.tasks.shuffled and self.tasks.name != "omniglot":
-            raise ValueError(f"tasks.shuffled is another split of omniglot; {self.tasks.name} has one split: leave it false.")
+            raise ValueError(
+                f"tasks.shuffled is another split of omniglot; {self.tasks.name} has one split: leave it false."
+            )
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
         if self.seed < 0 or self.test.seed < 0:
