@@ -127,6 +127,13 @@ REPRODUCTIONS = {
         quick="*-seed0",
         seeded=True,
     ),
+    "crops": Reproduction(
+        "the first steps on mini-ImageNet, by the size of training crops",
+        lists.crops,
+        DISPLAYS["crops"],
+        quick="proto-net-*-seed0",
+        seeded=True,
+    ),
     "rates": Reproduction(
         "the first steps of GP+MAML on Augmented Omniglot, by learning rate and order",
         lists.rates,
