@@ -157,7 +157,8 @@ DISPLAYS = {
         "How long Omniglot takes",
         "GP-VIB, linear kernel, one shot, steps of 32 tasks with a cosine schedule: whether length is what 'shorter' "
         "lacks. 'Shuffled': the characters of all alphabets are split at random (Finn et al., 2017), and not by "
-        "alphabet (Vinyals et al., 2016). Up to 3,000 steps on a CPU.",
+        "alphabet (Vinyals et al., 2016). 'Transductive': batch-norm by the statistics of support and query, at test "
+        "too. Up to 3,000 steps on a CPU.",
         grids.images,
     ),
     "augmented-omniglot": Display(

@@ -253,11 +253,14 @@ def _shuffled(config: Config) -> Config:
 def lengths(seeds: int | None = None) -> Runs:
     """GP-VIB on Omniglot, one shot, linear kernel, trained longer and longer; up to 3,000 steps on a CPU.
 
-    On the recipe's split, whose test characters are of new alphabets, and with those of all alphabets shuffled.
+    On the recipe's split, whose test characters are of new alphabets, and with those of all alphabets shuffled; with
+    these for 3,000 steps under transductive batch-norm too.
     """
     paper = recipes.recipe("omniglot", "gp-vib", shots=1)
     cells = {f"gp-vib-linear-{steps}-steps-1": _in_steps(paper, steps) for steps in LENGTHS}
     cells |= {f"gp-vib-linear-shuffled-{steps}-steps-1": _shuffled(_in_steps(paper, steps)) for steps in LENGTHS}
+    transductive = override(_shuffled(_in_steps(paper, 3_000)), {"model.norm": "transductive"})
+    cells["gp-vib-linear-shuffled-transductive-3000-steps-1"] = transductive
     return dict(_seeded(cells, seeds or 1, place=lambda c: c if c.train.steps <= 3_000 else _on_gpu(c)))
 
 
