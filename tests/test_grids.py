@@ -2,6 +2,7 @@
 
 import copy
 import random
+from math import isfinite
 from statistics import fmean, stdev
 
 import pytest
@@ -213,6 +214,14 @@ def test_shots_are_drawn_with_their_bands_a_panel_a_training():
     assert left.lines[0].get_color() == right.lines[0].get_color()  # the same method
     band = left.collections[0].get_paths()[0].vertices[:, 1]
     assert band.min() == pytest.approx(49.6) and band.max() == pytest.approx(60.4)
+
+
+def test_half_the_errors_are_as_far_up_anywhere_among_inner_steps():
+    record = varying("inner_steps", {0: 0.2, 1: 0.8, 2: 0.9, 3: 0.98, 4: 0.99, 5: 1.0})
+    (ax,) = plots.inner_steps_curve({"maml-1-seed0": record}).axes
+    at = [ax.transData.transform(point)[1] for point in lines(ax)["MAML"]]
+    assert at == sorted(at) and all(isfinite(y) for y in at)
+    assert at[2] - at[1] == pytest.approx(at[4] - at[3])
 
 
 def test_the_comparison_draws_only_columns_that_were_run():

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import matplotlib
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -133,8 +134,16 @@ def shots_curve(records: dict[str, Any]) -> Figure:
 
 
 def inner_steps_curve(records: dict[str, Any]) -> Figure:
-    """Accuracy against the number of inner steps at test, a line a method with its 95% band, a panel a training."""
-    return _tested(records, "inner_steps", "inner steps at test")
+    """Accuracy against the number of inner steps at test, a line a method with its 95% band, a panel a training.
+
+    Heights are those of the logarithm of the errors: MAML without a step is at chance, and all else is near 100 %.
+    """
+    figure = _tested(records, "inner_steps", "inner steps at test")
+    for ax in figure.axes:
+        heights = (lambda accuracy: -np.log10(np.maximum(100 - accuracy, 0.01)), lambda y: 100 - 10**-y)
+        ax.set_yscale("function", functions=heights)
+        ax.set_yticks([20, 50, 80, 90, 95, 98, 99, 99.5])
+    return figure
 
 
 def _tested(records: dict[str, Any], varied: str, label: str) -> Figure:
