@@ -61,6 +61,7 @@ BAD = [
     ({"tasks.crop": 0.0}, "tasks.crop is a share of an area"),
     ({"tasks.crop": 1.5}, "tasks.crop"),
     ({"tasks.shuffled": True}, "tasks.shuffled is another split of omniglot; sinusoid has one split"),
+    ({"tasks.rotations": True}, "sinusoid does not take them: leave it false"),
     ({"train.schedule": "linear"}, "train.schedule must be constant or cosine; got 'linear'"),
     ({"train.steps": -1}, "train.steps must be at least 1; got -1"),
     ({"train.steps": 0}, "train.steps"),

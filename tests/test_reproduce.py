@@ -90,6 +90,9 @@ def test_further_experiments_vary_what_they_are_named_for():
         f"gp-vib-{kernel}-shorter-shuffled-{k}-seed0" for kernel in ("linear", "cosine") for k in (1, 5)
     }
     lengths = lists.lengths()  # each on both splits, in the same steps
+    (other,) = (n for n, c in lengths.items() if c.model.norm == "transductive")
+    other_norm = override(lengths.pop(other), {"model.norm": "running"})
+    assert other_norm == lengths[other.replace("transductive-", "")]
     assert {n.replace("shuffled-", "") for n, c in lengths.items() if c.tasks.shuffled} == {
         n for n, c in lengths.items() if not c.tasks.shuffled
     }
@@ -97,8 +100,12 @@ def test_further_experiments_vary_what_they_are_named_for():
     augmented = lists.augmented_omniglot()
     first_order = {name for name, config in augmented.items() if config.model.first_order}
     assert set(augmented) - first_order == {f"{row}-15-seed0" for row in rows}
-    assert first_order == {f"gp-maml-{kernel}-first-order-15-seed0" for kernel in ("linear", "cosine")}
+    assert first_order == {"gp-maml-cosine-first-order-15-seed0"}
     assert {(c.tasks.ways, c.tasks.shots, c.test.shots) for c in augmented.values()} == {(20, 15, (15, 100))}
+    crops = lists.crops()  # pairs that differ in their crops alone
+    for row in ("proto-net", "dkt-cosine"):
+        paper, large = crops[f"{row}-paper-seed0"], crops[f"{row}-large-crops-seed0"]
+        assert paper.tasks.crop == 0.08 and large == override(paper, {"tasks.crop": 0.9})
     betas = lists.beta()
     for part in ("sinusoid/beta-", "omniglot-emnist/beta-"):
         values = [c.train.beta for name, c in betas.items() if name.startswith(part) and c.tasks.shots != 1]

@@ -293,6 +293,11 @@ class Config:
             raise ValueError(
                 f"tasks.shuffled is another split of omniglot; {self.tasks.name} has one split: leave it false."
             )
+        if self.tasks.rotations and self.tasks.name != "omniglot-emnist":
+            raise ValueError(
+                "tasks.rotations adds quarter turns to omniglot-emnist (omniglot always has them); "
+                f"{self.tasks.name} does not take them: leave it false."
+            )
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
         if self.seed < 0 or self.test.seed < 0:
