@@ -139,7 +139,7 @@ DISPLAYS = {
     ),
     "crops": Display(
         "Crops of small photographs",
-        "mini-ImageNet with five shots, the first 1,500 of 40,000 steps, on a CPU. 'Paper': training crops of at least "
+        "mini-ImageNet with five shots, the first 3,000 of 40,000 steps, on a CPU. 'Paper': training crops of at least "
         "0.08 of an image, as the protocol has them, which cuts them from whole photographs where ours have 84 x 84 "
         "pixels; 'large crops': of at least 0.9. Accuracy in per cent on 300 5-way validation episodes.",
         grids.progress,

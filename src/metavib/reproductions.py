@@ -131,7 +131,7 @@ REPRODUCTIONS = {
         "the first steps on mini-ImageNet, by the size of training crops",
         lists.crops,
         DISPLAYS["crops"],
-        quick="proto-net-*-seed0",
+        quick="*-seed0",
         seeded=True,
     ),
     "rates": Reproduction(
