@@ -22,7 +22,7 @@ types: $(READY)
 check: lint types test
 
 # Every table and figure of the paper in a tiny version, on built-in data: two minutes.
-FIGURES := table-1 figure-2 table-2 omniglot augmented-omniglot beta shots inner-steps calibration improved-sinusoid improved-photographs starts rates lengths glyphs
+FIGURES := table-1 figure-2 table-2 omniglot augmented-omniglot beta shots inner-steps calibration improved-sinusoid improved-photographs starts crops rates lengths glyphs
 quick: $(READY)
 	set -e; for name in $(FIGURES); do $(BIN)/metavib reproduce $$name --quick --quiet --out runs/quick; done
 
