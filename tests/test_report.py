@@ -137,14 +137,15 @@ def test_cells_below_the_paper_are_listed_with_their_explanation(tmp_path):
     folder = copied(
         tmp_path / "records", "table-2/omniglot-emnist/maml-shorter-1", "table-2/omniglot-emnist/dkt-linear-1-seed0"
     )
-    write_json(folder / "notes.json", {"table-2": {"*/maml-shorter-1": "It was <trained> for too short."}})
+    write_json(folder / "notes.json", {"table-2": {"*/maml-shorter-1": "It was <trained> for `a` step."}})
     report(folder, tmp_path / "out")
     text = (tmp_path / "out" / "RESULTS.md").read_text()
     below = text.partition("### Below the paper")[2].partition("\n## ")[0].strip().splitlines()
     assert len(below) == 2
     assert "DKT linear" in below[0] and below[0].endswith("No explanation yet.")
-    assert "MAML" in below[1] and below[1].endswith("It was <trained> for too short.")
-    assert "It was &lt;trained&gt; for too short." in (tmp_path / "out" / "results" / "report.html").read_text()
+    assert "MAML" in below[1] and below[1].endswith("It was <trained> for `a` step.")
+    page = (tmp_path / "out" / "results" / "report.html").read_text()
+    assert "It was &lt;trained&gt; for <code>a</code> step." in page
 
 
 def test_an_explanation_of_several_cells_is_given_once(tmp_path):

@@ -91,12 +91,12 @@ def _below(sections: list[Section]) -> str:
     rows = []
     for section, (where, cell, _), explanation in below(sections):
         link = f'<a href="#{section.name}">{escape(where)}</a>'
-        rows.append(f"<tr><th>{link}</th>{_cell(cell)}<td>{escape(explanation)}</td></tr>")
+        rows.append(f"<tr><th>{link}</th>{_cell(cell)}<td>{_prose(explanation)}</td></tr>")
     return _table(("cell", "ours and the paper's", "explanation"), rows) if rows else _paragraph("No cell is.")
 
 
 def _data() -> str:
-    return "".join(f"<p><strong>{escape(fact.dataset)}.</strong> {escape(fact.text)}</p>" for fact in FACTS)
+    return "".join(f"<p><strong>{escape(fact.dataset)}.</strong> {_prose(fact.text)}</p>" for fact in FACTS)
 
 
 def _section(section: Section, figures: Mapping[str, bytes]) -> str:
@@ -108,7 +108,7 @@ def _section(section: Section, figures: Mapping[str, bytes]) -> str:
         )
     parts.append(f'<div class="grids">{"".join(map(_grid, section.grids)) or NOT_RUN}</div>')
     if section.notes:
-        notes = (f"<li><strong>{escape(about)}:</strong> {escape(text)}</li>" for about, text in section.notes)
+        notes = (f"<li><strong>{escape(about)}:</strong> {_prose(text)}</li>" for about, text in section.notes)
         parts.append(f"<h3>Notes</h3><ul>{''.join(notes)}</ul>")
     return "".join(parts)
 
@@ -175,9 +175,13 @@ def _table(head: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
 
 
 def _paragraph(text: str) -> str:
+    return f"<p>{_prose(text)}</p>"
+
+
+def _prose(text: str) -> str:
     """Plain text, `code` in it as such."""
     pieces = escape(text).split("`")
-    return "<p>" + "".join(f"<code>{piece}</code>" if i % 2 else piece for i, piece in enumerate(pieces)) + "</p>"
+    return "".join(f"<code>{piece}</code>" if i % 2 else piece for i, piece in enumerate(pieces))
 
 
 def _inline(png: bytes) -> str:
