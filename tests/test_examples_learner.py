@@ -5,6 +5,12 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+import pytest
+
+import tiny
+from metavib.train import train
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -35,3 +41,20 @@ def test_two_places_merge_to_what_one_would_have_learned(capsys) -> None:
     assert re.search(r"here alone +40 points, knows common, odd:", said)
     assert re.search(r"merged +80 points, knows common, odd, rare:", said)
     assert float(re.search(r"in one place by ([\d.e+-]+);", said)[1]) < 1e-4
+
+
+def test_a_test_on_parts_of_the_classes_says_how_far_other_classes_would_have_it(tmp_path, capsys) -> None:
+    train(tiny.glyphs(), tmp_path, quiet=True)
+    mean, error = load("which_classes").main([str(tmp_path), "--parts", "4", "--tasks", "5"])
+    said = capsys.readouterr().out
+    parts = [float(accuracy) for accuracy in re.findall(r"part \d, \d+ classes: ([\d.]+)%", said)]
+    assert len(parts) == 4 and 100 * mean == pytest.approx(np.mean(parts), abs=0.01)
+    assert 100 * error == pytest.approx(np.std(parts, ddof=1) / 2, abs=0.01)
+
+
+def test_the_turns_of_a_character_stay_together() -> None:
+    names = tuple(f"{c}/rot{turn:03d}" for turn in (0, 90, 180, 270) for c in "abcdefg")
+    parts = load("which_classes").deal(names, 3)
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    characters = [{name[0] for name in part} for part in parts]
+    assert [len(part) for part in parts] == [4 * len(c) for c in characters] == [12, 8, 8]
