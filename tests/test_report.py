@@ -137,7 +137,7 @@ def test_cells_below_the_paper_are_listed_with_their_explanation(tmp_path):
     folder = copied(
         tmp_path / "records", "table-2/omniglot-emnist/maml-shorter-1", "table-2/omniglot-emnist/dkt-linear-1-seed0"
     )
-    write_json(folder / "notes.json", {"table-2": {"*/maml-shorter-1": "It was <trained> for `a` step."}})
+    write_json(folder / "notes.json", {"table-2": {"*/proto-net-1,*/maml-shorter-1": "It was <trained> for `a` step."}})
     report(folder, tmp_path / "out")
     text = (tmp_path / "out" / "RESULTS.md").read_text()
     below = text.partition("### Below the paper")[2].partition("\n## ")[0].strip().splitlines()
@@ -165,6 +165,7 @@ def test_an_explanation_of_several_cells_is_given_once(tmp_path):
     [
         ({"table-9": {}}, "no reproduction 'table-9'; there are table-2"),
         ({"table-1": {"maml/7": "x"}}, "table-1 has no cell 'maml/7'; it has maml-1/5"),
+        ({"table-1": {"gp-vib/5,maml/7": "x"}}, "table-1 has no cell 'maml/7'; it has"),
         ({"table-1": "x"}, 'expected {"reproduction": {"cell": "text"}}'),
         ([], 'expected {"reproduction": {"cell": "text"}}'),
     ],

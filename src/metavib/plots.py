@@ -139,8 +139,8 @@ def inner_steps_curve(records: dict[str, Any]) -> Figure:
     Heights are those of the logarithm of the errors: MAML without a step is at chance, and all else is near 100 %.
     """
     figure = _tested(records, "inner_steps", "inner steps at test")
+    heights = (lambda accuracy: -np.log10(np.maximum(100 - accuracy, 0.01)), lambda y: 100 - 10**-y)
     for ax in figure.axes:
-        heights = (lambda accuracy: -np.log10(np.maximum(100 - accuracy, 0.01)), lambda y: 100 - 10**-y)
         ax.set_yscale("function", functions=heights)
         ax.set_yticks([20, 50, 80, 90, 95, 98, 99, 99.5])
     return figure

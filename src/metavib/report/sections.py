@@ -97,7 +97,10 @@ def collect(results: Path) -> list[Section]:
 
 
 def read_notes(path: Path) -> dict[str, dict[str, str]]:
-    """Explanations by reproduction and cell, `{"table-2": {"cub/maml-1": "text"}}`; `*` stands for anything."""
+    """Explanations by reproduction and cell; in the file, `{"table-2": {"cub/maml-1,cub/dkt-*": "text"}}`.
+
+    Cells are named by patterns, separated by commas as those of `--only` are; `*` stands for anything.
+    """
     if not path.exists():
         return {}
     notes = read_json(path)
@@ -109,7 +112,10 @@ def read_notes(path: Path) -> dict[str, dict[str, str]]:
     unknown = sorted(set(notes) - set(DISPLAYS))
     if unknown:
         raise ValueError(f"{path}: there is no reproduction {unknown[0]!r}; there are {', '.join(DISPLAYS)}.")
-    return notes
+    return {
+        name: {pattern: text for patterns, text in cells.items() for pattern in patterns.split(",")}
+        for name, cells in notes.items()
+    }
 
 
 def _section(name: str, display: Display, results: Path, notes: dict[str, str]) -> Section:
