@@ -33,9 +33,11 @@ def deal(names: tuple[str, ...], parts: int) -> list[list[str]]:
 def main(argv: list[str] | None = None) -> tuple[float, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a run of `metavib train` on images")
-    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--parts", type=int, default=8, help="of the test classes; each needs enough for an episode")
     parser.add_argument("--tasks", type=int, default=1500, help="test episodes of a part")
     options = parser.parse_args(argv)
+    if options.parts < 2:
+        parser.error(f"--parts must be at least 2, for a spread; got {options.parts}.")
     saved = chosen(options.run)
     model = checkpoint.restore_model(saved)
     config = override(saved.config, {"test.tasks": options.tasks, "device": "cpu", "precision": "float32"})

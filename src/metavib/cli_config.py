@@ -17,7 +17,7 @@ Seed = Annotated[int | None, typer.Option(help="Decides weights and training tas
 Shots = Annotated[int | None, typer.Option(help="K, support points of a training task.")]
 KernelName = Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
-Precision = Annotated[str | None, typer.Option(help="float32, float64; on a GPU also tf32 or bf16.")]
+Precision = Annotated[str | None, typer.Option(help="float32, float64, bf16; on a GPU also tf32.")]
 Root = Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")]
 Csv = Annotated[Path | None, typer.Option(help="File of the experiment `table`.")]
 TaskColumn = Annotated[str | None, typer.Option(help="Its column with the task of each row.")]

@@ -243,7 +243,7 @@ class Config:
         seed: of weights and training tasks.
         repeats: independent trainings side by side, each with weights and tasks of its own.
         device: cpu or cuda.
-        precision: float32, float64, or on a GPU tf32 (convolutions in TensorFloat-32) or bf16 (networks in bfloat16);
+        precision: float32, float64, bf16 (networks in bfloat16), or on a GPU tf32 (convolutions in TensorFloat-32);
             weights and the GP algebra are float32 in all but float64.
         threads: of PyTorch on a CPU; 0 leaves its own choice. Small networks are fastest with one.
         tasks, model, train, test: the sections.
