@@ -24,7 +24,7 @@ check: lint types test
 # Every table and figure of the paper in a tiny version, on built-in data: two minutes.
 FIGURES := table-1 figure-2 table-2 omniglot augmented-omniglot beta shots inner-steps calibration improved-sinusoid improved-photographs starts crops rates lengths glyphs
 quick: $(READY)
-	set -e; for name in $(FIGURES); do $(BIN)/metavib reproduce $$name --quick --quiet --out runs/quick; done
+	set -e; for name in $(FIGURES); do $(BIN)/python -m reproduction make $$name --quick --quiet --out runs/quick; done
 
 # Against other libraries, beside which nothing else should run: a quarter of an hour.
 benchmark: $(READY)

@@ -14,11 +14,11 @@ from torch import Tensor
 from benchmarks import ours
 from benchmarks.floors import Work, work
 from benchmarks.measure import Call, Timing, once
-from metavib.config import Config
-from metavib.experiments import experiment
-from metavib.recipes import recipe
-from metavib.strict import override
-from metavib.train import read_metrics, train
+from metavib.training.config import Config
+from metavib.training.fields import override
+from metavib.training.loop import read_metrics, train
+from metavib.training.protocols import experiment
+from metavib.training.recipes import recipe
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from matplotlib.ticker import NullFormatter
 from benchmarks.curves import CURVES, FEATURES, Curve
 from benchmarks.measure import Cost, cost, description, side_by_side
 from metavib.files import write_json
-from metavib.plots import COLOURS, STYLE, save
+from metavib.show.plots import COLOURS, STYLE, save
 
 MEASURES = (("fastest", "CPU time (ms)", 1e3, "work"), ("peak", "peak memory (MB)", 1e-6, "memory"))
 """What is drawn: the field of a result, its label, its scale, and the power of the theory beside it.

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.measure import Call
-from metavib.backbones import MLP, Conv4
+from metavib.adapt.learner import Learner
 from metavib.encoders import Descent, ExactSites
 from metavib.kernels import Linear
-from metavib.learner import Learner
 from metavib.likelihoods import Gaussian, Softmax
 from metavib.methods import gp_vib, maml
-from metavib.noise import seeded
+from metavib.networks import MLP, Conv4
 from metavib.objective import bound, vib
 from metavib.posteriors import Dual, Encoding, Primal, Sites, memorise, posterior
+from metavib.random import seeded
 from metavib.tasks import examples, task
 
 FEATURES, POINTS, QUERIES = 64, 64, 16

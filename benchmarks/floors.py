@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.measure import Call, cost, timing
-from metavib.layers import Conv2d, Linear
+from metavib.networks.layers import Conv2d, Linear
 
 ACTIVATION, PARAMETER = 5, 10  # how often their bytes are moved
 

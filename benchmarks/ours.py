@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metavib import build
-from metavib.capture import replayed
-from metavib.compiled import Work
-from metavib.config import Config
+from metavib.adapt.learner import Learner
 from metavib.data import Labelled, Splits
-from metavib.experiments import Experiment, experiment
-from metavib.experiments.classification import Classification
-from metavib.learner import Learner
 from metavib.model import Model
-from metavib.noise import seeded
-from metavib.train import adam, ascend, differentiated, fastest, sampled
+from metavib.random import seeded
+from metavib.training import build
+from metavib.training.config import Config
+from metavib.training.engine.compile import Work
+from metavib.training.engine.graph import replayed
+from metavib.training.loop import adam, ascend, differentiated, fastest, sampled
+from metavib.training.protocols import Experiment, experiment
+from metavib.training.protocols.classification import Classification
 
 Call = Callable[[], Any]
 
@@ -28,7 +28,7 @@ PICTURES = {"omniglot-emnist": (1597, 20, 1, 32), "omniglot": (4112, 20, 1, 28),
 
 
 def our_step(config: Config, world: Experiment) -> Call:
-    """A step of training as `metavib.train.train` takes it, in its fastest form for the config's device."""
+    """A step of training as `metavib.training.loop.train` takes it, in its fastest form for the config's device."""
     model, streams, bound_of = _pieces(config, world)
     slope, optimiser = fastest(bound_of, model, config), adam(model, config)
     return replayed(lambda: ascend(slope, model, streams, optimiser), config.device, streams)

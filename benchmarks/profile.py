@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import ours
 from benchmarks.measure import clocked
-from metavib import build
-from metavib.experiments.classification import Classification
-from metavib.recipes import recipe
-from metavib.strict import override
+from metavib.training import build
+from metavib.training.fields import override
+from metavib.training.protocols.classification import Classification
+from metavib.training.recipes import recipe
 
 STEPS, LINES = 200, 25
 

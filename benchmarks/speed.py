@@ -12,8 +12,8 @@ import torch
 from benchmarks.comparisons import Comparison
 from benchmarks.floors import Rates, rates
 from benchmarks.measure import Call, Timing, description, side_by_side
-from metavib.allocator import keep_freed_memory
 from metavib.files import write_atomically, write_json
+from metavib.training.engine.allocator import keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from metavib.backbones import Conv4
 from metavib.data.folder import folder
 from metavib.data.glyphs import glyphs
 from metavib.data.labelled import Labelled
 from metavib.estimators import FewShotClassifier
+from metavib.networks import Conv4
 
 
 def write_folders(root: Path, data: Labelled, classes: int) -> Path:

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from metavib import states
-from metavib.backbones import MLP
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
 from metavib.encoders import ExactSites
 from metavib.kernels import Linear
-from metavib.learner import Learner
 from metavib.likelihoods import Gaussian
 from metavib.methods import gp_vib
 from metavib.model import Model
+from metavib.networks import MLP
 from metavib.objective import vib
 from metavib.tasks import Examples, Task
 from metavib.tasks.sinusoid import Sinusoids

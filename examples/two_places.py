@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from metavib import states
-from metavib.backbones import MLP
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
 from metavib.encoders import SimplifiedSites
 from metavib.kernels import Cosine
-from metavib.learner import Learner
 from metavib.likelihoods import Softmax
 from metavib.methods import gp_vib
 from metavib.model import Model
+from metavib.networks import MLP
 from metavib.objective import vib
 from metavib.tasks import examples, task
 

@@ -14,11 +14,11 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from metavib import checkpoint
 from metavib.data.labelled import select_classes
-from metavib.experiments.classification import Classification, load
-from metavib.strict import override
-from metavib.train import chosen
+from metavib.training import checkpoint
+from metavib.training.fields import override
+from metavib.training.loop import chosen
+from metavib.training.protocols.classification import Classification, load
 
 
 def deal(names: tuple[str, ...], parts: int) -> list[list[str]]:

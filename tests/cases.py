@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from metavib import kernels, likelihoods
-from metavib.backbones import MLP
 from metavib.encoders import (
     ComposedEncoder,
     Descent,
@@ -23,12 +22,13 @@ from metavib.encoders import (
     GradientEncoder,
     SimplifiedSites,
 )
-from metavib.inputs import Inputs
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
+from metavib.networks import MLP
 from metavib.posteriors import DiagonalNormal, Dirac, Dual, Primal
 from metavib.priors import FunctionPrior, WeightPrior
 from metavib.tasks import Examples, Task, examples, task
+from metavib.tasks.inputs import Inputs
 
 INPUTS, WIDTHS, CLASSES, SAMPLES = 2, (6, 4), 3, 7
 FEATURES = WIDTHS[-1]

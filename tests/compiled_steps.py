@@ -14,15 +14,15 @@ from unittest.mock import patch
 import torch
 from torch import Generator, Tensor
 
-from metavib import build, recipes
-from metavib.capture import WARM_UP, replayed
-from metavib.compiled import WORTH, Compiled
-from metavib.config import Config
-from metavib.experiments import classification, experiment
 from metavib.model import Model
-from metavib.noise import seeded
-from metavib.strict import override
-from metavib.train import adam, ascend, compiles, differentiated, fastest, sampled
+from metavib.random import seeded
+from metavib.training import build, recipes
+from metavib.training.config import Config
+from metavib.training.engine.compile import WORTH, Compiled
+from metavib.training.engine.graph import WARM_UP, replayed
+from metavib.training.fields import override
+from metavib.training.loop import adam, ascend, compiles, differentiated, fastest, sampled
+from metavib.training.protocols import classification, experiment
 
 STEPS = 3
 SMALL = {

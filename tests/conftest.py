@@ -47,7 +47,7 @@ def generator() -> torch.Generator:
 def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Runs in this process; the commands that were started."""
     import processes  # metavib may be imported only once its shapes are checked
-    from metavib import runs
+    from reproduction import queue as runs
 
     monkeypatch.setattr(runs, "subprocess", processes.instead(processes.Here))
     monkeypatch.setattr(runs, "POLL", 0.0)

@@ -7,11 +7,11 @@ from torch.testing import assert_close
 
 import cases
 from metavib import kernels, likelihoods
+from metavib.adapt.prediction import ClassPrediction, RealPrediction
+from metavib.adapt.predictor import Predictor
 from metavib.encoders import ExactSites, SimplifiedSites
 from metavib.methods import gp_vib
 from metavib.model import Model
-from metavib.predictions import ClassPrediction, RealPrediction
-from metavib.predictors import Predictor
 
 DTYPES = (torch.float32, torch.float64)
 WAYS = 4

@@ -1,4 +1,4 @@
-"""Runs of `metavib.runs` without processes: the commands run in this one."""
+"""Runs of `reproduction.queue` without processes: the commands run in this one."""
 
 import subprocess
 import sys
@@ -36,5 +36,5 @@ class Here:
 
 
 def instead(start) -> SimpleNamespace:
-    """What `metavib.runs` sees of the module `subprocess`; the rest of the program sees the real one."""
+    """What `reproduction.queue` sees of the module `subprocess`; the rest of the program sees the real one."""
     return SimpleNamespace(Popen=start, STDOUT=subprocess.STDOUT)

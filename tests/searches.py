@@ -6,7 +6,7 @@ from dataclasses import replace
 import optuna
 
 import tiny
-from metavib import config
+from metavib.training import config
 from metavib.tune import Choices, Interval, Search
 from metavib.tune import search as searching
 from metavib.tune import study as studies

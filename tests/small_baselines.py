@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from metavib.backbones import MLP
 from metavib.baselines import (
     SGD,
     FullContext,
@@ -22,6 +21,7 @@ from metavib.baselines import (
 )
 from metavib.likelihoods import Softmax
 from metavib.model import Model
+from metavib.networks import MLP
 from metavib.objective import vib
 from metavib.tasks.task import Examples, Task
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from metavib import allocator
+from metavib.training.engine import allocator
 
 # A block of 64 MB, as an activation is, filled, freed and made again: how many pages the kernel had to bring in anew.
 SCRIPT = """
 import resource, torch
-from metavib.allocator import keep_freed_memory
+from metavib.training.engine.allocator import keep_freed_memory
 if {kept}:
     assert keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

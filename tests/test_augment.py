@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
-from metavib import augment
+from metavib.data import augmentations as augment
 
 LEVEL = 1 / 255
 

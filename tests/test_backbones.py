@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metavib import methods
-from metavib.backbones import MLP, Backbone, Conv4, Pointwise, ResNet12, StridedConv4
-from metavib.backbones.blocks import NORMS, _Rectify
 from metavib.encoders import Descent, SimplifiedSites
-from metavib.inputs import Inputs
 from metavib.kernels import BNCosine
 from metavib.kernels import Linear as LinearKernel
-from metavib.layers import Conv2d, Linear
 from metavib.likelihoods import Softmax
 from metavib.model import Model
-from metavib.norm import ENCODINGS, TaskNorm
+from metavib.networks import MLP, Backbone, Conv4, Pointwise, ResNet12, StridedConv4
+from metavib.networks.blocks import NORMS, _Rectify
+from metavib.networks.layers import Conv2d, Linear
+from metavib.networks.norm import ENCODINGS, TaskNorm
+from metavib.networks.repeats import stack, unstack
 from metavib.objective import vib
-from metavib.repeats import stack, unstack
+from metavib.tasks.inputs import Inputs
 from metavib.tasks.task import Examples, Task, select
 
 SIDE = 16

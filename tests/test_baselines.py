@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from metavib.backbones import Conv4
 from metavib.baselines import (
     FullContext,
     baseline_pp,
@@ -19,11 +18,12 @@ from metavib.baselines import (
 from metavib.baselines.context import Context
 from metavib.baselines.heads import Head
 from metavib.encoders import Encoder
-from metavib.inputs import points
 from metavib.likelihoods import Likelihood
+from metavib.networks import Conv4
+from metavib.networks.repeats import stack as stack_models
 from metavib.objective import vib
 from metavib.posteriors import Posterior
-from metavib.repeats import stack as stack_models
+from metavib.tasks.inputs import points
 from metavib.tasks.task import Examples, Task, select, stack
 from small_baselines import (
     ALL,
@@ -130,7 +130,7 @@ def test_a_point_mass_has_infinite_rate_and_refuses_beta(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_repeats_side_by_side_equal_each_alone(name: str) -> None:
-    """Parameters with a leading dimension of repeats: what `metavib.repeats` makes of a model."""
+    """Parameters with a leading dimension of repeats: what `metavib.networks.repeats` makes of a model."""
     models = [build(name) for _ in range(2)]
     with torch.no_grad():
         for p in models[1].parameters():

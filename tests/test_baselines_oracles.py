@@ -6,23 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from metavib.backbones import MLP
-from metavib.baselines import (
-    AllWay,
-    RelationScores,
-    baseline_pp,
-    feature_transfer,
-    fine_tuned,
-    proto_net,
-    relation_net,
-)
+from metavib.baselines import AllWay, RelationScores, baseline_pp, feature_transfer, fine_tuned, proto_net, relation_net
 from metavib.baselines.context import LSTMCell, attend
 from metavib.baselines.heads import CosineHead, LinearHead
 from metavib.baselines.relation import RelationModule
 from metavib.data.labelled import Labelled
-from metavib.inputs import Inputs, points
 from metavib.marginals import Point
 from metavib.model import Model
+from metavib.networks import MLP
+from metavib.tasks.inputs import Inputs, points
 from metavib.tasks.task import Examples, Task
 from small_baselines import COMMON, FITTED, MAP, WAYS, build, close, make_task, mlp, objective, probabilities
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+
 from benchmarks import ours
 from benchmarks.__main__ import main
 from benchmarks.comparisons import Comparison, Reference
@@ -14,15 +16,13 @@ from benchmarks.floors import Rates, Work, rates, work
 from benchmarks.measure import Timing, once, side_by_side
 from benchmarks.references.sines import Sines, sines
 from benchmarks.speed import measure, table, write
-from torch import Tensor, nn
-
-from metavib import build
 from metavib.baselines import evidence
-from metavib.config import Config
 from metavib.objective import vib
-from metavib.recipes import recipe
-from metavib.strict import override
 from metavib.tasks.task import Examples, Task, examples
+from metavib.training import build
+from metavib.training.config import Config
+from metavib.training.fields import override
+from metavib.training.recipes import recipe
 
 TINY = {"model.width": 4}
 
@@ -165,7 +165,7 @@ def test_ours_in_use_and_at_test() -> None:
 
 def test_work_counts_operations_and_bytes() -> None:
     """A linear layer and its gradient: 2 n a b operations, twice; its outputs five times and its weights ten."""
-    from metavib.layers import Linear
+    from metavib.networks.layers import Linear
 
     layer, x = Linear(3, 4), torch.randn(7, 3)
     done = work(lambda: layer(x).sum().backward(), layer, "float32")

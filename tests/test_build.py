@@ -4,16 +4,17 @@ import pytest
 import torch
 
 import tiny
-from metavib import build, repeats
 from metavib.baselines import evidence
-from metavib.config import METHODS, Config
 from metavib.encoders import ExactSites, FullSites, GeneralSites, SimplifiedSites
 from metavib.kernels import RBF, BNCosine, Cosine, Linear, Matern32, Matern52
 from metavib.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
-from metavib.noise import seeded
+from metavib.networks import repeats
 from metavib.objective import vib
-from metavib.strict import override
+from metavib.random import seeded
 from metavib.tasks.sinusoid import Sinusoids
+from metavib.training import build
+from metavib.training.config import METHODS, Config
+from metavib.training.fields import override
 
 
 @pytest.mark.parametrize(

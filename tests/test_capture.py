@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import tiny
-from metavib import build
-from metavib.capture import WARM_UP, Replayed, replayed
-from metavib.experiments import classification
+from metavib.training import build
+from metavib.training.engine.graph import WARM_UP, Replayed, replayed
+from metavib.training.protocols import classification
 
 
 class Graph:

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import tiny
-from metavib import build, checkpoint, train
 from metavib.files import read_tensors, write_tensors
-from metavib.noise import seeded
+from metavib.random import seeded
+from metavib.training import build, checkpoint
+from metavib.training import loop as train
 
 FORMAT = checkpoint.FORMAT
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 import tiny
-from metavib import build, metrics, train
-from metavib.config import BASELINES, METHODS, TRANSFER, Config
-from metavib.experiments import classification
-from metavib.experiments.classification import Classification, report
-from metavib.strict import override
 from metavib.tasks.task import Task
+from metavib.training import build, metrics
+from metavib.training import loop as train
+from metavib.training.config import BASELINES, METHODS, TRANSFER, Config
+from metavib.training.fields import override
+from metavib.training.protocols import classification
+from metavib.training.protocols.classification import Classification, report
 
 SPLITS = tiny.splits()
 

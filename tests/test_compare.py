@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metavib import compare
-from metavib.compare import Cell, Estimate, difference, over_trainings, published
+from reproduction import compare
+from reproduction.compare import Cell, Estimate, difference, over_trainings, published
 
 numbers = st.floats(-100, 100)
 spreads = st.floats(0.01, 10)

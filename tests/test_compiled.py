@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from metavib import build, compiled
-from metavib.compiled import Compiled
-from metavib.config import BOUND, GRADIENT, METHODS
-from metavib.noise import draw, seeded
-from metavib.recipes import recipe
-from metavib.strict import override
-from metavib.train import compiles, differentiated, fastest
+from metavib.random import draw, seeded
+from metavib.training import build
+from metavib.training.config import BOUND, GRADIENT, METHODS
+from metavib.training.engine import compile as compiled
+from metavib.training.engine.compile import Compiled
+from metavib.training.fields import override
+from metavib.training.loop import compiles, differentiated, fastest
+from metavib.training.recipes import recipe
 
 HERE = Path(__file__).parent
 # In double precision, but for the tasks, which are drawn in single.

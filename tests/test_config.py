@@ -6,10 +6,10 @@ import re
 import pytest
 
 import tiny
-from metavib import config as configs
-from metavib.config import METHODS, Config, read
-from metavib.strict import from_dict, override, to_dict
-from metavib.train import train
+from metavib.training import config as configs
+from metavib.training.config import METHODS, Config, read
+from metavib.training.fields import from_dict, override, to_dict
+from metavib.training.loop import train
 
 
 def toml(values: dict, prefix: str = "") -> str:

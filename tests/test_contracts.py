@@ -20,9 +20,9 @@ from metavib.kernels import ExplicitKernel, Kernel
 from metavib.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from metavib.marginals import Normal
 from metavib.model import Model
-from metavib.noise import seeded
 from metavib.objective import Bound, vib
 from metavib.posteriors import Posterior
+from metavib.random import seeded
 from metavib.tasks import Task, select
 
 DTYPES = [torch.float32, torch.float64]

@@ -4,10 +4,10 @@ from math import inf
 
 import pytest
 import torch
+
 from benchmarks.costs import counted, crossing, crossings, figure, main, measure, steepest, table
 from benchmarks.curves import CURVES, FEATURES, Curve, Line, dual, gp_step, primal
 from benchmarks.measure import cost, timing
-
 from metavib.kernels import Linear
 from metavib.posteriors import Dual, Primal, Sites, posterior
 

@@ -13,9 +13,12 @@ import torch
 from scipy import stats
 
 import oracles
-from metavib import checkpoint, files, states, train
-from metavib.experiments.table import read_examples, read_inputs, scaling
-from metavib.learner import Learner
+from metavib import files
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
+from metavib.training import checkpoint
+from metavib.training import loop as train
+from metavib.training.protocols.table import read_examples, read_inputs, scaling
 from program import HEADER, OUTPUTS, done, predicted, refused, settings, task_rows, train_table, values, write
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from metavib import train
+from metavib.adapt.learner import Learner
 from metavib.files import read_tensors
-from metavib.learner import Learner
+from metavib.training import loop as train
 from program import done, predicted, refused, settings, train_table, values
 
 

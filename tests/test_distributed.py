@@ -18,12 +18,14 @@ import pytest
 import torch
 
 import tiny
-from metavib import checkpoint, distributed, train
-from metavib.config import BASELINES, Config
-from metavib.experiments import experiment
-from metavib.experiments.classification import Classification
 from metavib.files import read_json, read_tensors
-from metavib.noise import Portion, seeded, standard_normal
+from metavib.random import Portion, seeded, standard_normal
+from metavib.training import checkpoint
+from metavib.training import loop as train
+from metavib.training.config import BASELINES, Config
+from metavib.training.engine import ranks as distributed
+from metavib.training.protocols import experiment
+from metavib.training.protocols.classification import Classification
 from worlds import Around
 
 # Steps that are no multiples of each other: saving, logging and validating all happen at different times. In float64,
@@ -49,7 +51,8 @@ import torch
 import torch._dynamo  # DDP imports it, which would take each rank seconds
 torch.set_num_threads(1)
 import test_distributed as tests
-from metavib import distributed, train
+from metavib.training.engine import ranks as distributed
+from metavib.training import loop as train
 from metavib.files import write_tensors
 train.experiment = tests.world
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from metavib.backbones import MLP
 from metavib.baselines import dkt, dkt_bn_cosine, dkt_cosine, dkt_linear, evidence, proto_net
 from metavib.baselines.dkt import MeanSoftmax
-from metavib.inputs import points
 from metavib.kernels import Linear
 from metavib.marginals import Normal
 from metavib.model import Model
+from metavib.networks import MLP
 from metavib.objective import vib
+from metavib.tasks.inputs import points
 from metavib.tasks.task import Examples, Task
 
 with warnings.catch_warnings():  # GPyTorch still scripts functions as it is imported

@@ -8,14 +8,14 @@ from torch.testing import assert_close
 
 import cases
 from metavib import kernels, likelihoods
-from metavib.backbones import MLP
 from metavib.encoders import Descent, ExactSites, FullSites, GaussianGradientEncoder, GeneralSites, SimplifiedSites
-from metavib.inputs import points
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
+from metavib.networks import MLP
+from metavib.networks.weights import Variances
 from metavib.objective import vib
 from metavib.priors import WeightPrior
-from metavib.weights import Variances
+from metavib.tasks.inputs import points
 
 PHI = torch.randn(2, 5, cases.FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 MASK = torch.ones(2, 5, dtype=torch.bool)

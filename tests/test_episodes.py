@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from metavib import augment
+from metavib.data import augmentations as augment
 from metavib.data.labelled import Labelled
 from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 

@@ -17,13 +17,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from metavib import scaling as scalings
-from metavib.backbones import MLP
 from metavib.estimators import FewShotClassifier, FewShotRegressor
 from metavib.estimators.tasks import ClassTasks, Rows, Shots, hold_out
-from metavib.noise import seeded
-from metavib.objective import vib
-from metavib.predictive import predictive
+from metavib.networks import MLP
+from metavib.objective import predictive, vib
+from metavib.random import seeded
+from metavib.tasks import scaling as scalings
 
 SMALL = {"n_steps": 20, "tasks_per_step": 4, "hidden": (16,), "random_state": 0}
 

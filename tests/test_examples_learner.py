@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tiny
-from metavib.train import train
+from metavib.training.loop import train
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -27,15 +27,17 @@ from hypothesis import strategies as st
 
 import data_files
 import tiny
-from metavib import build, checkpoint, config, states, train
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
 from metavib.data import archive, emnist
 from metavib.data.cache import MANIFEST, cached
 from metavib.data.labelled import Labelled
 from metavib.data.packed import read_npz
 from metavib.data.table import Columns, read_csv
 from metavib.files import naming, read_json, write_json
-from metavib.learner import Learner
-from metavib.strict import to_dict
+from metavib.training import build, checkpoint, config
+from metavib.training import loop as train
+from metavib.training.fields import to_dict
 
 RUN = tiny.sinusoid(train__validate_every=0, model__bias=True)
 FILES = {"a/b.txt": b"hello " * 30, "c.bin": data_files.noise(0, 300).tobytes()}

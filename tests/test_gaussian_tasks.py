@@ -7,7 +7,7 @@ from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
 
-from metavib.noise import seeded
+from metavib.random import seeded
 from metavib.tasks.gaussian import GaussianTasks
 from metavib.tasks.task import select
 

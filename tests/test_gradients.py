@@ -7,12 +7,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import cases
-from metavib.backbones import MLP
 from metavib.encoders import Descent, ExactSites
 from metavib.kernels import Linear
 from metavib.likelihoods import Gaussian
 from metavib.methods import gp_maml, maml, stochastic_maml
 from metavib.model import Model
+from metavib.networks import MLP
 from metavib.objective import vib
 from metavib.tasks import Task
 

@@ -7,9 +7,10 @@ from statistics import fmean, stdev
 
 import pytest
 
-from metavib import grids, paper, plots, tables
-from metavib.compare import Cell
-from metavib.grids.grid import MAIN_TABLE, base, read_name, title
+from reproduction import grids, plots, tables
+from reproduction import published as paper
+from reproduction.compare import Cell
+from reproduction.grids.grid import MAIN_TABLE, base, read_name, title
 
 
 def image(accuracy: float = 0.75, *, shots: int = 1, experiment: str = "omniglot-emnist", beta: float = 1e-3, **more):

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import oracles
 from metavib import kernels
-from metavib.inputs import Inputs
+from metavib.tasks.inputs import Inputs
 
 V, ELL = 0.3, 0.7
 

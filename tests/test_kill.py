@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 import tiny
-from metavib import checkpoint, states, train
-from metavib.learner import Learner
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
+from metavib.training import checkpoint
+from metavib.training import loop as train
 
 # Steps that are no multiples of each other: saving, logging and validating all happen at different times.
 CADENCE = {"train__steps": 17, "train__save_every": 2, "train__log_every": 3, "train__validate_every": 5}
@@ -30,7 +32,7 @@ sys.path[:0] = {paths!r}
 import torch
 torch.set_num_threads(1)
 import test_kill
-from metavib import train
+from metavib.training import loop as train
 
 root, rng = Path(sys.argv[1]), random.Random(0)
 

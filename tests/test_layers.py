@@ -11,36 +11,17 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each layer may import from those before it, and from itself as long as no circle closes. The longest name that fits
 # a module is its place: `tasks.gaussian` has one of its own, the rest of `tasks` is found at `tasks.*`.
 LAYERS: list[tuple[str, ...]] = [
-    ("tiny", "allocator", "linalg", "noise", "parameters", "strict", "files", "progress", "scaling", "console"),
-    ("tasks", "tasks.*"),
-    ("data", "data.*", "augment"),
-    ("tasks.episodes",),
-    ("inputs",),
-    ("layers", "norm"),
-    ("backbones", "backbones.*", "kernels"),
-    ("tasks.gaussian",),
-    ("marginals",),
-    ("likelihoods",),
-    ("posteriors", "posteriors.*"),
-    ("states", "predictions"),
-    ("weights", "priors"),
-    ("objective", "predictive"),
-    ("encoders", "encoders.*", "splits"),
-    ("model",),
-    ("methods", "repeats"),
-    ("baselines", "baselines.*"),
-    ("trained", "predictors"),
-    ("metrics", "config", "paper", "compare"),
-    ("build", "checkpoint"),
-    ("capture", "compiled", "distributed"),
-    ("experiments", "experiments.*", "recipes"),
-    ("train", "records", "mps", "runs", "grids", "grids.*", "tables", "plots", "displays"),
-    ("learner",),
-    ("estimators", "estimators.*", "daily"),
-    ("lists", "reproductions", "reproduce", "report", "report.*"),
-    ("tune", "tune.*"),
-    ("cli_config", "cli_daily", "cli_tune", "cli_report"),
-    ("cli", "__main__"),
+    ("files", "progress", "random", "linalg", "fast", "fast.*"),  # what everything stands on
+    ("tasks", "tasks.*"),  # what is a task?
+    ("data", "data.*", "tasks.episodes"),  # from files to arrays
+    ("networks", "networks.*", "kernels"),  # what makes phi, and what compares it?
+    ("marginals", "likelihoods", "tasks.gaussian"),  # q(f), p(y | f)
+    ("posteriors", "posteriors.*", "priors", "objective"),  # q(Z | D_t), p(Z), the bound
+    ("encoders", "encoders.*", "model", "methods", "baselines", "baselines.*"),  # from a support set to q(Z | D_t)
+    ("training", "training.*"),  # from a config to a trained model
+    ("adapt", "adapt.*", "show", "show.*"),  # how is it used, and what do people see?
+    ("estimators", "estimators.*", "tune", "tune.*"),
+    ("cli", "cli.*", "__main__"),
     ("",),  # the package's own __init__, which re-exports from anywhere
 ]
 

@@ -10,18 +10,20 @@ from torch.testing import assert_close
 import cases
 import tiny
 from learners import DTYPES, WAYS, model, points, same, softmax
-from metavib import build, checkpoint, kernels, likelihoods, train
-from metavib.backbones import Conv4
+from metavib import kernels, likelihoods
+from metavib.adapt.learner import Learner
+from metavib.adapt.predictor import Conditioned, Memorised
 from metavib.baselines import dkt_linear, proto_net
 from metavib.encoders import FullSites, GeneralSites, SimplifiedSites
-from metavib.inputs import Points
-from metavib.learner import Learner
 from metavib.methods import gp_vib, maml
 from metavib.model import Model
-from metavib.predictors import Conditioned, Memorised
-from metavib.repeats import stack
-from metavib.strict import override
+from metavib.networks import Conv4
+from metavib.networks.repeats import stack
 from metavib.tasks import Examples, Task, examples
+from metavib.tasks.inputs import Points
+from metavib.training import build, checkpoint
+from metavib.training import loop as train
+from metavib.training.fields import override
 
 SOFTMAX_SITES = {"simplified": lambda: SimplifiedSites(m=1.3, s=0.5), "full": lambda: FullSites(cases.FEATURES)}
 

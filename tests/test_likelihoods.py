@@ -14,7 +14,7 @@ import oracles
 from cases import LIKELIHOODS, outputs
 from metavib import likelihoods as lk
 from metavib.marginals import Normal, Point, Samples
-from metavib.noise import seeded
+from metavib.random import seeded
 
 means = st.floats(-2.5, 2.5).map(lambda x: round(x, 4))
 variances = st.floats(0.0, 1.5).map(lambda x: round(x, 4))

@@ -5,13 +5,14 @@ import torch
 
 import cases
 import tiny
-from metavib import build, encoders, methods
-from metavib.backbones import Conv4
+from metavib import encoders, methods
 from metavib.encoders import Descent, SimplifiedSites
-from metavib.experiments.classification import Classification
 from metavib.kernels import RBF, BNCosine, Cosine, Linear
 from metavib.likelihoods import Softmax
+from metavib.networks import Conv4
 from metavib.tasks.task import Examples, Task
+from metavib.training import build
+from metavib.training.protocols.classification import Classification
 
 WAYS, QUERIES = 3, 5
 KERNELS = {

@@ -4,24 +4,24 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from benchmarks.measure import Counted, peak_bytes
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import cases
 import tiny
+from benchmarks.measure import Counted, peak_bytes
 from metavib import kernels, marginals
-from metavib.backbones import MLP, Conv4
 from metavib.encoders import Descent, ExactSites, SimplifiedSites
-from metavib.inputs import join, points
 from metavib.likelihoods import Gaussian, Softmax
 from metavib.marginals import Normal
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
-from metavib.noise import seeded
-from metavib.norm import ENCODINGS
+from metavib.networks import MLP, Conv4
+from metavib.networks.norm import ENCODINGS
 from metavib.objective import vib
+from metavib.random import seeded
 from metavib.tasks import Task
+from metavib.tasks.inputs import join, points
 
 MB = 2**20
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metavib import metrics
+from metavib.training import metrics
 
 
 def predictions(seed: int, tasks: int = 3, v: int = 7, N: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -9,15 +9,19 @@ import pytest
 import torch
 
 import tiny
-from metavib import build, checkpoint, cli, repeats, states, train
-from metavib.config import Config
-from metavib.experiments import experiment
-from metavib.experiments.classification import Classification
+from metavib import cli
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
+from metavib.adapt.prediction import ClassPrediction
+from metavib.adapt.predictor import Predictor
 from metavib.files import read_json, read_tensors, write_tensors
-from metavib.learner import Learner
-from metavib.predictions import ClassPrediction
-from metavib.predictors import Predictor
-from metavib.strict import override, to_dict
+from metavib.networks import repeats
+from metavib.training import build, checkpoint
+from metavib.training import loop as train
+from metavib.training.config import Config
+from metavib.training.fields import override, to_dict
+from metavib.training.protocols import experiment
+from metavib.training.protocols.classification import Classification
 from program import metavib
 
 CONFIGS: dict[str, Config] = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from metavib.noise import seeded, standard_normal
+from metavib.random import seeded, standard_normal
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 

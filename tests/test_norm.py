@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metavib.inputs import Inputs
-from metavib.norm import ENCODINGS, TaskNorm
+from metavib.networks.norm import ENCODINGS, TaskNorm
+from metavib.tasks.inputs import Inputs
 
 
 def make(encoding: str, channels: int = 3, *, seed: int = 0, affine: bool = True) -> TaskNorm:

@@ -12,11 +12,11 @@ import cases
 import oracles
 from metavib import kernels, likelihoods
 from metavib.encoders import GPEncoder, SimplifiedSites
-from metavib.inputs import points
 from metavib.methods import gp_vib
 from metavib.model import Model
 from metavib.objective import bound, vib
 from metavib.tasks import Examples, Task
+from metavib.tasks.inputs import points
 
 models = pytest.mark.parametrize("case", cases.MODELS, ids=repr)
 

@@ -6,9 +6,11 @@ import torch
 from PIL import Image
 
 import tiny
-from metavib import build, plots
-from metavib.noise import seeded
+from metavib.random import seeded
+from metavib.show import plots
 from metavib.tasks.task import Examples, Task
+from metavib.training import build
+from reproduction import plots as curves
 
 
 def metric(mean: float, **more) -> dict:
@@ -76,7 +78,7 @@ def test_error_against_beta_is_in_the_order_of_beta():
         rows = [{"shots": k, "metrics": {"mse": metric(mse * k, ci95_over_repeats=0.01)}} for k in (5, 10)]
         return {"config": {"train": {"beta": beta}}, "evaluation": {"rows": rows}}
 
-    figure = plots.beta_curve({"b": run(1.0, 0.1), "a": run(0.01, 0.3)})
+    figure = curves.beta_curve({"b": run(1.0, 0.1), "a": run(0.01, 0.3)})
     (ax,) = figure.axes
     assert np.allclose(drawn(ax)[0], [[0.01, 1.5], [1.0, 0.5]])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["K = 5", "K = 10"]

@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 import oracles
 from metavib import kernels
-from metavib.inputs import Inputs
-from metavib.parameters import softplus_inverse
+from metavib.networks.parameters import softplus_inverse
 from metavib.posteriors import DiagonalNormal, Dirac, Dual, Memory, Primal, Sites, memorise, posterior
+from metavib.tasks.inputs import Inputs
 
 EXPLICIT = [kernels.Linear, kernels.Cosine]
 sizes = st.fixed_dictionaries(

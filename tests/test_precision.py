@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import tiny
-from metavib import build
+from metavib.adapt.learner import Learner
 from metavib.data.labelled import Labelled
-from metavib.experiments.classification import Classification
-from metavib.learner import Learner
-from metavib.noise import seeded
 from metavib.objective import vib
-from metavib.train import train
+from metavib.random import seeded
+from metavib.training import build
+from metavib.training.loop import train
+from metavib.training.protocols.classification import Classification
 
 
 @pytest.mark.parametrize("method", ["gp-vib", "maml", "stochastic-maml", "gp-maml", "proto-net"])
@@ -32,7 +32,7 @@ def test_bf16_is_float32_to_the_precision_of_bfloat16(method) -> None:
 def test_a_bf16_run_is_used_in_float32_and_float64(tmp_path, monkeypatch) -> None:
     """Trained in bf16, a run's learner computes in full precision, the same in float32 and float64."""
     config = tiny.glyphs("gp-vib", precision="bf16")
-    monkeypatch.setattr("metavib.experiments.classification.load", lambda tasks: tiny.splits())
+    monkeypatch.setattr("metavib.training.protocols.classification.load", lambda tasks: tiny.splits())
     train(config, tmp_path / "run", quiet=True)
     data: Labelled = tiny.splits().test
     x, y = data.images[:12].float() / 255, data.labels[:12].tolist()

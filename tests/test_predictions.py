@@ -10,15 +10,15 @@ import cases
 import oracles
 from learners import DTYPES, model, points, same, softmax
 from metavib import kernels, likelihoods
-from metavib.backbones import MLP
+from metavib.adapt.learner import Learner
+from metavib.adapt.prediction import RealPrediction
 from metavib.encoders import ExactSites
-from metavib.inputs import Inputs
-from metavib.learner import Learner
 from metavib.methods import gp_vib
-from metavib.noise import seeded
-from metavib.predictions import RealPrediction
+from metavib.networks import MLP
 from metavib.priors import FunctionPrior
+from metavib.random import seeded
 from metavib.tasks import Task, examples
+from metavib.tasks.inputs import Inputs
 
 
 @pytest.mark.parametrize("case", cases.MODELS, ids=repr)
@@ -206,7 +206,7 @@ def test_long_queries_and_supports_go_through_in_parts(monkeypatch) -> None:
     learner, (x, y) = Learner(softmax()), points(30, classes=3)
     whole = learner.adapt((x, y))
     expected = whole.predict(x).probabilities
-    monkeypatch.setattr("metavib.trained.PASS", 8)
+    monkeypatch.setattr("metavib.adapt.trained.PASS", 8)
     parts = learner.adapt((x, y))
     same(parts, whole)
     assert_close(parts.predict(x).probabilities, expected, rtol=1e-10, atol=1e-10)

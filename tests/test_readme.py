@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from metavib import records
-from metavib.reproduce import REPRODUCTIONS, recorded
+from metavib.training import record as records
+from reproduction.reproduce import REPRODUCTIONS, recorded
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

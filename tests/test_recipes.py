@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from metavib import build, recipes
-from metavib.config import BOUND, METHODS, TRANSFER, Config
-from metavib.experiments import CLASSIFICATION, NAMES, REGRESSION, experiment
-from metavib.noise import seeded
 from metavib.objective import Bound
-from metavib.strict import from_dict, to_dict
+from metavib.random import seeded
+from metavib.training import build, recipes
+from metavib.training.config import BOUND, METHODS, TRANSFER, Config
+from metavib.training.fields import from_dict, to_dict
+from metavib.training.protocols import CLASSIFICATION, NAMES, REGRESSION, experiment
 
 FITTING = [
     (name, method) for name, method in itertools.product(NAMES, METHODS) if name in CLASSIFICATION or method in BOUND

@@ -10,17 +10,18 @@ from torch.testing import assert_close
 
 import cases
 import tiny
-from metavib import build, kernels
-from metavib.backbones import MLP, Conv4
+from metavib import kernels
 from metavib.encoders import Descent, SimplifiedSites
-from metavib.encoders.recompute import recomputed
+from metavib.fast.recompute import recomputed
 from metavib.likelihoods import Gaussian, Softmax
 from metavib.methods import gp_maml, maml, stochastic_maml
 from metavib.model import Model
-from metavib.noise import Drawn, Noted, Portion, seeded
-from metavib.norm import ENCODINGS
+from metavib.networks import MLP, Conv4
+from metavib.networks.norm import ENCODINGS
 from metavib.objective import vib
-from metavib.train import train
+from metavib.random import Drawn, Noted, Portion, seeded
+from metavib.training import build
+from metavib.training.loop import train
 
 
 def gradient_models(norm: str, recompute: bool) -> dict[str, Model]:

@@ -9,20 +9,20 @@ import torch
 from scipy import stats
 
 import tiny
-from metavib import build, repeats
-from metavib.backbones import Pointwise
-from metavib.config import Config
 from metavib.encoders import ExactSites
-from metavib.experiments import Regression, experiment
-from metavib.experiments.regression import summarise
 from metavib.kernels import RBF
 from metavib.likelihoods import Gaussian
 from metavib.methods import gp_vib
-from metavib.noise import seeded
-from metavib.recipes import recipe
-from metavib.strict import override
+from metavib.networks import Pointwise, repeats
+from metavib.random import seeded
 from metavib.tasks.task import select
-from metavib.train import train
+from metavib.training import build
+from metavib.training.config import Config
+from metavib.training.fields import override
+from metavib.training.loop import train
+from metavib.training.protocols import Regression, experiment
+from metavib.training.protocols.regression import summarise
+from metavib.training.recipes import recipe
 
 
 def gaussian(**changes) -> Config:

@@ -8,8 +8,8 @@ import cases
 from metavib.encoders import ExactSites, GaussianGradientEncoder
 from metavib.kernels import Linear
 from metavib.methods import gp_vib
+from metavib.networks.repeats import stack, unstack
 from metavib.objective import vib
-from metavib.repeats import stack, unstack
 from metavib.tasks import select
 
 models = pytest.mark.parametrize("case", cases.MODELS, ids=repr)

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from metavib import records
-from metavib.cli import app
-from metavib.config import TableConfig, TasksConfig
-from metavib.displays import DISPLAYS
 from metavib.files import write_json
-from metavib.report import page, report, sections
-from metavib.reproduce import REPRODUCTIONS
+from metavib.training import record as records
+from metavib.training.config import TableConfig, TasksConfig
+from reproduction.__main__ import app
+from reproduction.displays import DISPLAYS
+from reproduction.report import page, report, sections
+from reproduction.reproduce import REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

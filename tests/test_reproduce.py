@@ -8,10 +8,13 @@ import pytest
 import torch
 
 import tiny
-from metavib import lists, recipes, records, reproduce, runs, tables
-from metavib.config import Config
 from metavib.files import read_json, write_json
-from metavib.strict import override, to_dict
+from metavib.training import recipes
+from metavib.training import record as records
+from metavib.training.config import Config
+from metavib.training.fields import override, to_dict
+from reproduction import lists, reproduce, tables
+from reproduction import queue as runs
 
 RESULTS = Path(__file__).parents[1] / "results"
 QUICK = reproduce.quick

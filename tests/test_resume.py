@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import tiny
-from metavib import checkpoint, train
-from metavib.config import Config
-from metavib.experiments import experiment
-from metavib.experiments.classification import Classification
 from metavib.files import write_json
-from metavib.strict import override, to_dict
+from metavib.training import checkpoint
+from metavib.training import loop as train
+from metavib.training.config import Config
+from metavib.training.fields import override, to_dict
+from metavib.training.protocols import experiment
+from metavib.training.protocols.classification import Classification
 from worlds import Around
 
 # Steps that are no multiples of each other: saving, logging and validating all happen at different times.
@@ -156,7 +157,7 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 import test_resume
-from metavib import train
+from metavib.training import loop as train
 train.experiment = test_resume.world
 root, rng = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
 for name, config in test_resume.LONGER.items():

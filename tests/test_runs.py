@@ -11,9 +11,12 @@ import pytest
 
 import processes
 import tiny
-from metavib import checkpoint, cli, mps, runs, train
 from metavib.files import read_json
-from metavib.strict import to_dict
+from metavib.training import checkpoint, run
+from metavib.training import loop as train
+from metavib.training.fields import to_dict
+from reproduction import queue as runs
+from reproduction import shared_gpu as mps
 
 
 def test_results_of_another_config_do_not_count_as_finished(here, tmp_path):
@@ -172,7 +175,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(real, tmp_path
     stopped = checkpoint.load(tmp_path / "runs" / "a" / train.LAST).step
     assert 0 < stopped < 400
     runs.run_all({"a": config}, tmp_path / "runs", quiet=True)
-    cli.run(config, tmp_path / "whole", resume=False, quiet=True)
+    run.run(config, tmp_path / "whole", resume=False, quiet=True)
     assert tiny.same_state(tmp_path / "runs" / "a" / train.LAST, tmp_path / "whole" / train.LAST)
     first, second = (read_json(folder / "evaluation.json") for folder in (tmp_path / "runs" / "a", tmp_path / "whole"))
     assert first == second
@@ -225,7 +228,7 @@ def test_the_gpu_is_shared_while_the_block_lasts(daemon):
 
 
 def test_the_daemon_ends_even_if_its_owner_is_killed(daemon):
-    code = "from metavib import mps\nwith mps.shared_gpu():\n    print('up', flush=True)\n    input()"
+    code = "from reproduction.shared_gpu import shared_gpu\nwith shared_gpu():\n print('up', flush=True)\n input()"
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"up\n"
     owner.kill()

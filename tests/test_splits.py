@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from metavib import build
-from metavib.experiments import experiment
-from metavib.noise import seeded
 from metavib.objective import vib
-from metavib.splits import OverSplits, resplit
-from metavib.strict import override
+from metavib.random import seeded
 from metavib.tasks.task import Examples, Task, select
+from metavib.training import build
+from metavib.training.fields import override
+from metavib.training.protocols import experiment
+from metavib.training.splits import OverSplits, resplit
 
 
 def rolled(task: Task, by: int, *, classes: int = 1) -> Task:

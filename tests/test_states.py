@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import cases
-from metavib import kernels, likelihoods, states
+from metavib import kernels, likelihoods
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
+from metavib.adapt.prediction import RealPrediction
+from metavib.adapt.predictor import Predictor
 from metavib.encoders import ExactSites, FullSites, SimplifiedSites
 from metavib.files import read_tensors, write_tensors
-from metavib.learner import Learner
 from metavib.methods import gp_vib
 from metavib.model import Model
-from metavib.predictions import RealPrediction
-from metavib.predictors import Predictor
 
 
 def model(likelihood=None, *, seed: int = 0, kernel=kernels.Linear, dtype=torch.float32) -> Model:
@@ -281,8 +282,9 @@ import torch
 torch.set_num_threads(1)
 sys.path[:0] = {paths!r}
 from test_states import INPUTS, learned, model, numbers
-from metavib import likelihoods, states
-from metavib.learner import Learner
+from metavib import likelihoods
+from metavib.adapt import state as states
+from metavib.adapt.learner import Learner
 
 path, learner = sys.argv[1], Learner(model(likelihoods.Softmax(5)))
 task = learned(learner, lambda rng, n: rng.integers(0, 4, n))

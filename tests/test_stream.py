@@ -8,12 +8,12 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from metavib import kernels, likelihoods
-from metavib.backbones import MLP
+from metavib.adapt.learner import Learner
+from metavib.adapt.predictor import Memorised
 from metavib.encoders import ExactSites, FullSites, SimplifiedSites
-from metavib.learner import Learner
 from metavib.methods import gp_vib
 from metavib.model import Model
-from metavib.predictors import Memorised
+from metavib.networks import MLP
 
 M = 20
 MILLION = 1_000_000

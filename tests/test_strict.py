@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metavib.strict import from_dict, override, to_dict
+from metavib.training.fields import from_dict, override, to_dict
 
 
 @dataclass(frozen=True)

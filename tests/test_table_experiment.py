@@ -8,14 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metavib import build, checkpoint, recipes, train
+from metavib.adapt.learner import Learner
 from metavib.data.table import digest, read_csv
-from metavib.experiments import experiment
-from metavib.experiments.table import read_examples, read_inputs, resolve, scaling
-from metavib.learner import Learner
-from metavib.noise import seeded
-from metavib.predictive import predictive
-from metavib.strict import override
+from metavib.objective import predictive
+from metavib.random import seeded
+from metavib.training import build, checkpoint, recipes
+from metavib.training import loop as train
+from metavib.training.fields import override
+from metavib.training.protocols import experiment
+from metavib.training.protocols.table import read_examples, read_inputs, resolve, scaling
 
 SMALL = {
     "model.widths": [16],

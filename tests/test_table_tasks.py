@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from metavib import build
-from metavib.noise import seeded
 from metavib.objective import vib
+from metavib.random import seeded
 from metavib.tasks.table import TableTasks, split_tasks
 from metavib.tasks.task import select
+from metavib.training import build
 
 
 def table(counts, *, seed=0):

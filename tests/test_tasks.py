@@ -6,8 +6,8 @@ import torch
 from torch.testing import assert_close
 
 import cases
-from metavib.noise import seeded
 from metavib.objective import vib
+from metavib.random import seeded
 from metavib.tasks import Examples, Task, examples, pad, select, stack, task
 from metavib.tasks.sinusoid import Sinusoids
 

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 import tiny
-from metavib import build, checkpoint, repeats, train
-from metavib.config import Config
-from metavib.experiments import classification, experiment
-from metavib.noise import seeded
-from metavib.strict import from_dict, override
+from metavib.networks import repeats
+from metavib.random import seeded
 from metavib.tasks.sinusoid import Sinusoids
+from metavib.training import build, checkpoint
+from metavib.training import loop as train
+from metavib.training.config import Config
+from metavib.training.fields import from_dict, override
+from metavib.training.protocols import classification, experiment
 from worlds import Around
 
 # A rate at which a few hundred steps suffice.

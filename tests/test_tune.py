@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 import program
-from metavib import config, plots, recipes, train
-from metavib.experiments import REGRESSION, regression
-from metavib.strict import override, to_dict
+from metavib.show import plots
+from metavib.training import config, recipes
+from metavib.training import loop as train
+from metavib.training.fields import override, to_dict
+from metavib.training.protocols import REGRESSION, regression
 from metavib.tune import Choices, Interval, Result, Trial, paper, parse, tune, with_curve
 from metavib.tune import search as searching
 from metavib.tune.figure import figure

@@ -10,9 +10,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from metavib import train
 from metavib.files import read_json
-from metavib.strict import override
+from metavib.training import loop as train
+from metavib.training.fields import override
 from metavib.tune import Choices, tune
 from metavib.tune import search as searching
 from metavib.tune import study as studies

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from metavib.backbones import windows
-from metavib.backbones.blocks import NORMS, ConvNorm, max_pool
-from metavib.inputs import Inputs
+from metavib.fast import windows
+from metavib.networks.blocks import NORMS, ConvNorm, max_pool
+from metavib.tasks.inputs import Inputs
 
 
 def of_each_task(layer: nn.Module, tasks: int) -> None:

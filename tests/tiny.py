@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metavib.config import Config
 from metavib.data.labelled import Labelled, Splits
 from metavib.files import read_tensors
-from metavib.noise import seeded
-from metavib.recipes import recipe
-from metavib.strict import override
+from metavib.random import seeded
 from metavib.tasks import Task, examples, task
+from metavib.training.config import Config
+from metavib.training.fields import override
+from metavib.training.recipes import recipe
 
 REGRESSORS = ("gp-vib", "maml", "stochastic-maml", "gp-maml")
 

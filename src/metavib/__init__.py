@@ -1,11 +1,5 @@
 """Few-shot learning with honest uncertainty: one variational information bottleneck, every encoder."""
 
-from metavib.backbones import MLP as MLP
-from metavib.backbones import Backbone as Backbone
-from metavib.backbones import Conv4 as Conv4
-from metavib.backbones import Pointwise as Pointwise
-from metavib.backbones import ResNet12 as ResNet12
-from metavib.backbones import StridedConv4 as StridedConv4
 from metavib.encoders import ComposedEncoder as ComposedEncoder
 from metavib.encoders import Descent as Descent
 from metavib.encoders import Encoder as Encoder
@@ -35,6 +29,12 @@ from metavib.methods import gp_vib as gp_vib
 from metavib.methods import maml as maml
 from metavib.methods import stochastic_maml as stochastic_maml
 from metavib.model import Model as Model
+from metavib.networks import MLP as MLP
+from metavib.networks import Backbone as Backbone
+from metavib.networks import Conv4 as Conv4
+from metavib.networks import Pointwise as Pointwise
+from metavib.networks import ResNet12 as ResNet12
+from metavib.networks import StridedConv4 as StridedConv4
 from metavib.objective import Bound as Bound
 from metavib.objective import vib as vib
 from metavib.priors import FunctionPrior as FunctionPrior

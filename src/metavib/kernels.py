@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from metavib.inputs import Inputs
 from metavib.linalg import root
-from metavib.norm import TaskNorm
-from metavib.parameters import Positive, lift
+from metavib.networks.norm import TaskNorm
+from metavib.networks.parameters import Positive, lift
+from metavib.tasks.inputs import Inputs
 
 
 class Kernel(nn.Module, ABC):
@@ -99,7 +99,7 @@ class BNCosine(ExplicitKernel):
 
     Args:
         features: length of $\phi$.
-        norm: the batch-norm encoding, one of `metavib.norm.ENCODINGS`.
+        norm: the batch-norm encoding, one of `metavib.networks.norm.ENCODINGS`.
         bias: append a constant 1 to the normalised $\phi$.
         learn_scale: learn v.
         scale: $e^v$ at the start.

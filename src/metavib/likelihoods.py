@@ -20,8 +20,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from metavib.marginals import Marginals, Nodes, Normal
-from metavib.noise import Noise
-from metavib.parameters import Positive, lift
+from metavib.networks.parameters import Positive, lift
+from metavib.random import Noise
 
 
 class Likelihood(nn.Module, ABC):

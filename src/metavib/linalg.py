@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from metavib import tiny
+from metavib.fast import small_factors as tiny
 
 
 class FactorisationError(ValueError, FloatingPointError):
@@ -81,7 +81,7 @@ class Triangular(Factor):
 
 @final
 class Inverted(Factor):
-    r"""By products with $X = L^{-1}$, of a few rows (`metavib.tiny`)."""
+    r"""By products with $X = L^{-1}$, of a few rows (`metavib.fast.small_factors`)."""
 
     def __init__(self, X: Float[Tensor, "*b n n"]) -> None:
         self.X = X

@@ -22,7 +22,7 @@ import torch
 from torch import Generator, Tensor
 
 from metavib.linalg import root
-from metavib.noise import Noise, standard_normal
+from metavib.random import Noise, standard_normal
 
 AT_ONCE = 2**23
 """Values that Monte Carlo draws at once, 32 MB in float32: more than this are drawn and used in parts."""

@@ -8,20 +8,13 @@ r"""The methods, as choices of prior, encoder and likelihood (THEORY.md, section
 | GP+MAML         | weights, functions | Dirac times GP posterior | GP(0, k_psi)   |
 """
 
-from metavib.backbones import Backbone
-from metavib.encoders import (
-    ComposedEncoder,
-    Descent,
-    GaussianGradientEncoder,
-    GPEncoder,
-    GradientEncoder,
-    SiteEncoder,
-)
+from metavib.encoders import ComposedEncoder, Descent, GaussianGradientEncoder, GPEncoder, GradientEncoder, SiteEncoder
 from metavib.kernels import Kernel
 from metavib.likelihoods import Likelihood
 from metavib.model import Model
+from metavib.networks import Backbone
+from metavib.networks.weights import Variances
 from metavib.priors import FunctionPrior, WeightPrior
-from metavib.weights import Variances
 
 
 def gp_vib(backbone: Backbone, kernel: Kernel, sites: SiteEncoder, likelihood: Likelihood) -> Model:

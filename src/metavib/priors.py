@@ -2,12 +2,12 @@ r"""p(Z): a Gaussian process on deep features, or a distribution over network we
 
 from torch import Tensor, nn
 
-from metavib.backbones import Backbone
-from metavib.inputs import Inputs, Points, join
 from metavib.kernels import Kernel
-from metavib.layers import Linear
+from metavib.networks import Backbone
+from metavib.networks.layers import Linear
+from metavib.networks.weights import Network, Variances, Weights
+from metavib.tasks.inputs import Inputs, Points, join
 from metavib.tasks.task import Examples
-from metavib.weights import Network, Variances, Weights
 
 
 class FunctionPrior(nn.Module):

@@ -4,9 +4,9 @@ from typing import final
 
 import torch
 
-from metavib.augment import Transform, unit
+from metavib.data.augmentations import Transform, unit
 from metavib.data.labelled import Labelled
-from metavib.noise import Stream, draw
+from metavib.random import Stream, draw
 from metavib.tasks.task import Examples, Task
 
 

@@ -12,7 +12,6 @@ r"""The baselines of the paper's main table, as choices of prior, encoder and li
 
 from math import log
 
-from metavib.backbones import Backbone
 from metavib.baselines.context import Context, NoContext
 from metavib.baselines.dkt import ClassProcesses, MeanSoftmax, RegressionEncoder, Slots
 from metavib.baselines.embedding import Embedding
@@ -24,6 +23,7 @@ from metavib.baselines.transfer import SGD, CommonHead, FittedHead
 from metavib.kernels import BNCosine, Cosine, ExplicitKernel, Linear
 from metavib.likelihoods import ClassLikelihood, Softmax
 from metavib.model import Model
+from metavib.networks import Backbone
 
 GPYTORCH_START = log(2.0)
 """softplus(0), where GPyTorch starts an output scale and a variance."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from metavib.layers import Linear
+from metavib.networks.layers import Linear
 
 
 class Context(nn.Module, ABC):

@@ -23,20 +23,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from metavib.backbones import Backbone
 from metavib.encoders.encoder import Encoder
-from metavib.inputs import Inputs, Points, points
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import ClassLikelihood, Likelihood, Softmax
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.model import Model
-from metavib.noise import Noise
+from metavib.networks import Backbone
+from metavib.networks.parameters import lift
 from metavib.objective import Bound
-from metavib.parameters import lift
 from metavib.posteriors.encoding import Encoding
 from metavib.posteriors.functions import Dual, Primal, Sites, posterior
 from metavib.posteriors.posterior import Posterior
 from metavib.priors import FunctionPrior
+from metavib.random import Noise
+from metavib.tasks.inputs import Inputs, Points, points
 from metavib.tasks.task import Examples, Task
 
 

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from metavib.backbones import Backbone
-from metavib.inputs import Points, join
 from metavib.marginals import Point
-from metavib.noise import Noise
+from metavib.networks import Backbone
+from metavib.networks.weights import Network
 from metavib.posteriors.posterior import Posterior
+from metavib.random import Noise
+from metavib.tasks.inputs import Points, join
 from metavib.tasks.task import Examples
-from metavib.weights import Network
 
 
 class Embedding(nn.Module):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from metavib.weights import Weights
+from metavib.networks.weights import Weights
 
 FEW, MANY = 2.0, 10.0
 """Scales of the cosine head for up to 200 classes, and for more."""

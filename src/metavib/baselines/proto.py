@@ -11,10 +11,10 @@ from torch import Tensor
 
 from metavib.baselines.embedding import Embedding, PointMass, class_means
 from metavib.encoders.encoder import Encoder
-from metavib.inputs import Points
 from metavib.likelihoods import Likelihood
-from metavib.noise import Noise
 from metavib.posteriors.encoding import Encoding
+from metavib.random import Noise
+from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
 
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from metavib.baselines.embedding import Embedding, PointMass, class_means
 from metavib.encoders.encoder import Encoder
-from metavib.inputs import Inputs, Points, join
-from metavib.layers import Conv2d, Linear
 from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.marginals import Marginals
-from metavib.noise import Noise
-from metavib.norm import TaskNorm
+from metavib.networks.layers import Conv2d, Linear
+from metavib.networks.norm import TaskNorm
 from metavib.posteriors.encoding import Encoding
+from metavib.random import Noise
+from metavib.tasks.inputs import Inputs, Points, join
 from metavib.tasks.task import Examples
 
 
@@ -39,7 +39,7 @@ class RelationModule(nn.Module):
 
     Args:
         map_shape: channels, height and width of a feature map.
-        norm: the batch-norm encoding, one of `metavib.norm.ENCODINGS`, or "none" for no batch-norm.
+        norm: the batch-norm encoding, one of `metavib.networks.norm.ENCODINGS`, or "none" for no batch-norm.
         hidden: units between the convolutions and the score.
     """
 

@@ -18,13 +18,13 @@ from metavib.baselines.embedding import Embedding, PointMass
 from metavib.baselines.heads import Head
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.gradient import mean_over_points
-from metavib.inputs import Points
 from metavib.likelihoods import Likelihood
-from metavib.noise import Noise
-from metavib.parameters import lift
+from metavib.networks.parameters import lift
+from metavib.networks.weights import Weights
 from metavib.posteriors.encoding import Encoding
+from metavib.random import Noise
+from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
-from metavib.weights import Weights
 
 
 @final

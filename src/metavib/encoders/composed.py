@@ -5,14 +5,14 @@ from torch import Tensor
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.gp import GPEncoder
 from metavib.encoders.gradient import Descent, differentiable
-from metavib.inputs import Points, points
 from metavib.likelihoods import Likelihood
-from metavib.noise import Noise
+from metavib.networks.weights import Weights
 from metavib.objective import bound
 from metavib.posteriors.encoding import Encoding
 from metavib.priors import FunctionPrior
+from metavib.random import Noise
+from metavib.tasks.inputs import Points, points
 from metavib.tasks.task import Examples
-from metavib.weights import Weights
 
 
 class ComposedEncoder(Encoder):

@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import nn
 
-from metavib.inputs import Points
 from metavib.likelihoods import Likelihood
-from metavib.noise import Noise
 from metavib.posteriors.encoding import Encoding
+from metavib.random import Noise
+from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
 
 

@@ -5,16 +5,16 @@ from torch import Tensor
 
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.sites import SiteEncoder
-from metavib.inputs import Inputs, Points
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Likelihood
-from metavib.noise import Noise
-from metavib.norm import TaskNorm
+from metavib.networks.norm import TaskNorm
+from metavib.networks.weights import Weights
 from metavib.posteriors.encoding import Encoding
 from metavib.posteriors.functions import Primal, memorise, posterior
 from metavib.priors import FunctionPrior
+from metavib.random import Noise
+from metavib.tasks.inputs import Inputs, Points
 from metavib.tasks.task import Examples
-from metavib.weights import Weights
 
 PART = 300  # support points of a task that go through the network at a time where no gradient is wanted
 

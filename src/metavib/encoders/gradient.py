@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from metavib.encoders.encoder import Encoder
-from metavib.encoders.recompute import Step, random_streams, recomputed
-from metavib.inputs import Inputs, Points
+from metavib.fast.recompute import Step, random_streams, recomputed
 from metavib.likelihoods import Likelihood
-from metavib.noise import Noise
+from metavib.networks.weights import Network, Variances, Weights
 from metavib.posteriors.encoding import Encoding
 from metavib.posteriors.parameters import DiagonalNormal, Dirac
 from metavib.priors import WeightPrior
+from metavib.random import Noise
+from metavib.tasks.inputs import Inputs, Points
 from metavib.tasks.task import Examples
-from metavib.weights import Network, Variances, Weights
 
 
 class Descent(nn.Module):

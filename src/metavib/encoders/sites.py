@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from metavib.layers import Linear
 from metavib.likelihoods import Gaussian, Likelihood
-from metavib.parameters import Positive, lift, softplus_inverse
+from metavib.networks.layers import Linear
+from metavib.networks.parameters import Positive, lift, softplus_inverse
 from metavib.posteriors.functions import Sites
 
 M_BOUND = 20.0

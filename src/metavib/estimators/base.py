@@ -13,14 +13,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from metavib import scaling as scalings
+from metavib.adapt.learner import Learner, Predictor
 from metavib.estimators.models import build_model
 from metavib.estimators.training import Draw, History, Schedule, meta_train
-from metavib.learner import Learner, Predictor
 from metavib.likelihoods import Likelihood
 from metavib.model import Model
 from metavib.objective import Objective
-from metavib.scaling import Scaling
+from metavib.tasks import scaling as scalings
+from metavib.tasks.scaling import Scaling
 from metavib.tasks.task import Task
 
 SEEDS = 2**31 - 1

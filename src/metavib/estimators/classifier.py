@@ -10,15 +10,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
-from metavib import scaling as scalings
+from metavib.adapt.learner import Predictor
+from metavib.adapt.prediction import ClassPrediction
 from metavib.estimators.base import SEEDS, FewShotEstimator
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
-from metavib.learner import Predictor
 from metavib.likelihoods import Bernoulli, Likelihood, Softmax
 from metavib.model import Model
-from metavib.noise import seeded
 from metavib.objective import vib
-from metavib.predictions import ClassPrediction
+from metavib.random import seeded
+from metavib.tasks import scaling as scalings
 from metavib.tasks.task import Task
 
 LIKELIHOODS = ("softmax", "bernoulli")

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from metavib import build
-from metavib.backbones import MLP, Backbone, Conv4
-from metavib.config import ModelConfig
 from metavib.likelihoods import Likelihood
 from metavib.methods import gp_vib
 from metavib.model import Model
+from metavib.networks import MLP, Backbone, Conv4
+from metavib.training import build
+from metavib.training.config import ModelConfig
 
 REACH = 2.0  # standardised inputs lie within about two standard deviations
 SITES = {

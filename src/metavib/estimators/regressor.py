@@ -9,16 +9,16 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
-from metavib import scaling as scalings
+from metavib.adapt.learner import Predictor
+from metavib.adapt.prediction import RealPrediction
 from metavib.estimators.base import SEEDS, FewShotEstimator, left_out
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
 from metavib.kernels import Kernel
-from metavib.learner import Predictor
 from metavib.likelihoods import Gaussian, Likelihood, Poisson, StudentT
 from metavib.model import Model
-from metavib.noise import seeded
-from metavib.predictions import RealPrediction
-from metavib.predictive import predictive
+from metavib.objective import predictive
+from metavib.random import seeded
+from metavib.tasks import scaling as scalings
 from metavib.tasks.table import TableTasks
 from metavib.tasks.task import Examples, Task, examples
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator
 
-from metavib import metrics
 from metavib.model import Model
-from metavib.noise import seeded
 from metavib.objective import Bound, Objective
 from metavib.progress import bar
+from metavib.random import seeded
 from metavib.tasks.task import Task
-from metavib.train import ascend, decay, differentiated
+from metavib.training import metrics
+from metavib.training.loop import ascend, decay, differentiated
 
 Draw = Callable[[Generator], tuple[Model, Task]]
 """Draws the tasks of a step, and gives the model to train on them: one for all, or one a number of classes."""

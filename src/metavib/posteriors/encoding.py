@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from metavib.marginals import Marginals
-from metavib.noise import Noise
 from metavib.posteriors.posterior import Posterior
+from metavib.random import Noise
 
 
 class Encoding(NamedTuple):

@@ -19,8 +19,8 @@ from torch import Tensor
 from metavib import linalg
 from metavib.kernels import ExplicitKernel, Kernel
 from metavib.marginals import Normal
-from metavib.noise import Noise
 from metavib.posteriors.posterior import Posterior
+from metavib.random import Noise
 
 
 class Sites(NamedTuple):

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from metavib.inputs import Inputs
 from metavib.marginals import Point, Samples
-from metavib.noise import Noise, standard_normal
 from metavib.posteriors.posterior import Posterior
+from metavib.random import Noise, standard_normal
+from metavib.tasks.inputs import Inputs
 
 Weights = dict[str, Tensor]
 Decoder = Callable[[Weights, Inputs], Tensor]

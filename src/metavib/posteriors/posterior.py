@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from metavib.marginals import Marginals
-from metavib.noise import Noise
+from metavib.random import Noise
 
 
 class Posterior(ABC):

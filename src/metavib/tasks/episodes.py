@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.augment import Transform, is_random, unit
+from metavib.data.augmentations import Transform, is_random, unit
 from metavib.data.labelled import Labelled
-from metavib.noise import Stream, draw
+from metavib.random import Stream, draw
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task, stack
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from metavib import linalg
 from metavib.kernels import RBF, Kernel, Linear, Matern32, Matern52
-from metavib.noise import Stream, draw
+from metavib.random import Stream, draw
 from metavib.tasks.source import check_sizes, divide
 from metavib.tasks.task import Task
 

@@ -6,7 +6,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from metavib.noise import Stream, draw
+from metavib.random import Stream, draw
 from metavib.tasks.source import check_sizes, divide
 from metavib.tasks.task import Task
 

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from metavib.noise import Stream, draw
+from metavib.random import Stream, draw
 from metavib.tasks.task import Examples, Task
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.noise import Stream, draw
+from metavib.random import Stream, draw
 from metavib.tasks.source import check_sizes
 from metavib.tasks.task import Examples, Task, examples
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from metavib.plots import INK, MEAN, STYLE
+from metavib.show.plots import INK, MEAN, STYLE
 from metavib.tune.ranges import Choices, Range, Space
 from metavib.tune.search import Result
 from metavib.tune.study import Trial

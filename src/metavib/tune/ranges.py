@@ -7,8 +7,8 @@ order, which a search can use: it sees their places in the list, not so many unr
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from metavib.config import BOUND, DIRAC, GRADIENT, Config
-from metavib.strict import override
+from metavib.training.config import BOUND, DIRAC, GRADIENT, Config
+from metavib.training.fields import override
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

@@ -24,14 +24,14 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from metavib import build
-from metavib import train as training
-from metavib.config import Config
-from metavib.console import note
-from metavib.experiments import experiment
 from metavib.files import write_json
 from metavib.progress import Advance, bar
-from metavib.strict import override, to_dict
+from metavib.show.console import note
+from metavib.training import build
+from metavib.training import loop as training
+from metavib.training.config import Config
+from metavib.training.fields import override, to_dict
+from metavib.training.protocols import experiment
 from metavib.tune.ranges import Space, value_of
 from metavib.tune.study import FINISHED, Trial, folder_number, importances, still, storage, trials, try_again
 
@@ -123,7 +123,8 @@ def tune(search: Search, *, jobs: int = 1, quiet: bool = False) -> Result:
         quiet: no progress bar.
 
     Raises:
-        metavib.train.Interrupted: after Ctrl-C or SIGTERM; the trial it was at is tried again by the next worker.
+        metavib.training.loop.Interrupted: after Ctrl-C or SIGTERM; the trial it was at is tried again by the next
+        worker.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1; got {jobs}.")

@@ -1,0 +1,112 @@
+r"""A trained model in daily use: adapt to a task, learn on as points arrive, predict.
+
+    learner = Learner(model)                # or Learner.from_run("runs/sines")
+    task = learner.adapt((x, y))            # a predictor of this task
+    task = task.update((x_new, y_new))      # another one, which knows more
+    task.predict(x).interval(0.95)
+
+There are two kinds of predictors (`metavib.adapt.predictor`).
+
+* `Memorised`, for GP-VIB with an explicit kernel and a network that treats points one by one: the memory of
+  `metavib.adapt.state`, of constant size, in float64. A point costs one pass of the network and $M^2$ additions,
+  whatever
+  was learned before; the first prediction after an update factorises A + I once ($M^3/3$), and each point predicted
+  costs $M^2$. Variances are sums of squares, never negative.
+* `Conditioned`, for everything else (gradient encoders, kernels without an explicit map, batch-norm that looks at other
+  points, baselines): keeps the support and encodes it anew at each prediction. It does not learn on, and says what to
+  do instead.
+
+Inputs are in the model's own space: whatever was done to them before training is to be done here. Predictions are in
+float64 on the model's device, and always the same for the same points: where an expectation is estimated by sampling
+(softmax), each class has base samples of its own, drawn from a stream that its label names. So probabilities depend
+neither on the order of the classes nor on the other points asked for.
+"""
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import final
+
+import torch
+
+from metavib.adapt.predictor import Conditioned, Memorised
+from metavib.adapt.predictor import Predictor as Predictor
+from metavib.adapt.state import Labels, State
+from metavib.adapt.trained import SAMPLES, Data, Trained
+from metavib.files import naming
+from metavib.model import Model
+from metavib.networks import repeats
+from metavib.tasks.task import Examples
+from metavib.training import build, checkpoint
+from metavib.training import loop as train
+
+
+@final
+class Learner:
+    """Adapts a trained model to tasks.
+
+    Args:
+        model: trained; it is copied, so that what happens to it later changes nothing here.
+        samples: base samples of predictive class probabilities.
+    """
+
+    def __init__(self, model: Model, *, samples: int = SAMPLES) -> None:
+        self.trained = Trained(model, samples=samples)
+
+    @classmethod
+    def from_run(
+        cls, folder: str | Path, *, device: str = "cpu", precision: str | None = None, repeat: int = 0
+    ) -> "Learner":
+        """The learner of a run folder: the checkpoint its config selects, under its test-time settings.
+
+        Args:
+            folder: of a run that has been trained, on any device.
+            device: where to use it.
+            precision: float32 or float64; that of training where None (float32 for a training in bf16).
+            repeat: which one, where the run is several repeats of a training.
+        """
+        folder = Path(folder)
+        saved = train.chosen(folder)
+        config = saved.config
+        precision = precision or ("float32" if config.precision == "bf16" else config.precision)
+        if precision not in build.DTYPES:
+            raise ValueError(f"precision must be one of {', '.join(build.DTYPES)}; got {precision!r}.")
+        if not 0 <= repeat < config.repeats:
+            raise ValueError(f"{folder} holds repeats 0 to {config.repeats - 1}; got {repeat}.")
+        with naming(folder):
+            model = build.at_test(checkpoint.restore_model(saved), config)
+        if config.repeats > 1:
+            model = repeats.unstack(model, repeat)
+        return cls(build.in_precision(model, precision).to(device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and where predictions come out."""
+        return self.trained.device
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this model from others, whatever device and precision it is used in."""
+        return self.trained.fingerprint
+
+    def adapt(self, support: Data, *, classes: Sequence[Hashable] | None = None) -> Predictor:
+        """What is known of a task after its support set.
+
+        Args:
+            support: of one task; it may be empty.
+            classes: labels of a classifier's classes, those without points included, in the order of the columns of
+                its probabilities; the labels that occur, sorted, where None. Two for a binary likelihood: no, yes.
+        """
+        points = self.trained.points(support)
+        known = self.trained.classes(points.labels, classes)
+        if self.trained.obstacle is None:
+            return Memorised(self.trained, self.trained.memory(points, known))
+        mask = torch.ones(len(points.x), dtype=torch.bool, device=self.device)
+        return Conditioned(self.trained, Examples(points.x, self.trained.outputs(points, known), mask), known)
+
+    def resume(self, state: State) -> Memorised:
+        """The predictor with a given state, of this very model."""
+        return Memorised(self.trained, state)
+
+    def blank(self, classes: Labels, event: tuple[int, ...], device: torch.device | str) -> State:
+        """The state of no points; on the device "meta", its shapes alone."""
+        return self.trained.blank(classes, event, device)

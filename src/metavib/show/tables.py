@@ -1,0 +1,76 @@
+"""Tables in Markdown: any rows, and the test of one run."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, columns padded so that it reads well as plain text too."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    padded = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
+    rule = "| " + " | ".join("-" * w for w in widths) + " |"
+    return "\n".join([padded[0], rule, *padded[1:]])
+
+
+# One run
+
+
+def plus_minus(found: dict[str, Any], digits: int = 3, scale: float = 1.0) -> str:
+    """A metric of one run with its 95% interval: over repeats where there are several, else over test tasks."""
+    half = next((found[key] for key in ("ci95_over_repeats", "ci95_over_tasks", "episode_ci95") if key in found), None)
+    mean = f"{scale * found['mean']:.{digits}f}"
+    return mean if half is None else f"{mean} ± {scale * half:.{digits}f}"
+
+
+def evaluation(result: dict[str, Any]) -> str:
+    """The test of one run, a row for each number of shots and inner steps."""
+    return classification(result) if "episodes" in result["rows"][0] else regression(result)
+
+
+def regression(result: dict[str, Any]) -> str:
+    """Errors, log densities and coverage."""
+    names = list(result["rows"][0]["metrics"])
+    rows = []
+    for row in result["rows"]:
+        rows.append(_sizes(row) + [plus_minus(row["metrics"][n], 4 if n == "mse" else 3) for n in names])
+    over = f"{result['repeats']} trainings" if result["repeats"] > 1 else "test tasks"
+    return markdown(_heads(result["rows"][0]) + [_title(n) for n in names], rows) + (
+        f"\n\n± is the 95% interval over {over}."
+    )
+
+
+def classification(result: dict[str, Any]) -> str:
+    """Accuracies in per cent, NLL, Brier score and ECE."""
+    rows = []
+    for row in result["rows"]:
+        for kind in ("metrics", "tempered_metrics"):
+            if kind in row:
+                label = "" if kind == "metrics" else f"T = {row['temperature']:.2f}"
+                rows.append([*_sizes(row), *_class_cells(row[kind]), label])
+    header = [*_heads(result["rows"][0]), "accuracy %", "NLL", "Brier", "ECE %", "temperature"]
+    if not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    episodes = result["rows"][0]["episodes"]
+    return markdown(header, rows) + f"\n\n± is the 95% interval over {episodes} test episodes of this one training."
+
+
+def _class_cells(found: dict[str, Any]) -> list[str]:
+    cells = [plus_minus(found["accuracy"], 2, 100), plus_minus(found["nll"]), plus_minus(found["brier"])]
+    return [*cells, f"{100 * found['ece']:.2f}"]
+
+
+_SIZES = {"ways": "ways N", "shots": "shots K", "inner_steps": "inner steps"}
+
+
+def _heads(row: dict[str, Any]) -> list[str]:
+    return [title for key, title in _SIZES.items() if key in row]
+
+
+def _sizes(row: dict[str, Any]) -> list[str]:
+    return [str(row[key]) for key in _SIZES if key in row]
+
+
+def _title(metric: str) -> str:
+    known = {"mse": "MSE", "log_density": "log density", "gap_to_optimum": "gap to optimum"}
+    return known.get(metric, f"{metric.removeprefix('coverage_')}% coverage" if "coverage" in metric else metric)

@@ -1,0 +1,1 @@
+"""From a config to a trained model: the loop, checkpoints, protocols, records."""

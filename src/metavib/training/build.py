@@ -1,0 +1,208 @@
+"""From a config to the model and the objective it describes."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from metavib import baselines, methods
+from metavib.encoders import Descent, ExactSites, FullSites, GeneralSites, SimplifiedSites, SiteEncoder
+from metavib.kernels import RBF, BNCosine, Cosine, Kernel, Linear, Matern32, Matern52
+from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax, StudentT
+from metavib.model import Model
+from metavib.networks import MLP, Backbone, Conv4, ResNet12, StridedConv4, repeats
+from metavib.networks.weights import Network
+from metavib.objective import Objective, predictive, vib
+from metavib.training.config import BOUND, TRANSFER, Config, ModelConfig
+from metavib.training.engine import allocator
+from metavib.training.splits import OverSplits
+
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+
+
+def objective(config: Config) -> Objective:
+    """What training maximises: the bound, its predictive form, or the marginal likelihood where the method is DKT."""
+    if config.method == "dkt":
+        return baselines.evidence
+    of_a_split = predictive if config.train.objective == "predictive" else vib
+    return of_a_split if config.train.splits == 1 else OverSplits(of_a_split, config.train.splits)
+
+
+def model(config: Config) -> Model:
+    """The model, its weights drawn from the config's seed; all repeats of it in one where there are several."""
+    seeds = range(config.seed, config.seed + config.repeats)
+    if config.repeats > 1:
+        return repeats.stack([model(replace(config, repeats=1, seed=seed)) for seed in seeds])
+    with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator
+        torch.manual_seed(config.seed)
+        phi = backbone(config)
+        built = _bound(config, phi) if config.method in BOUND else _baseline(config, phi)
+        return in_precision(built, config.precision)
+
+
+def in_precision(built: Model, precision: str) -> Model:
+    """The model with weights of a precision, and networks that compute in bfloat16 where that is asked for."""
+    for module in built.modules():
+        if isinstance(module, Network):
+            module.bf16 = precision == "bf16"
+    return built.to(DTYPES[precision])
+
+
+def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, ways: int | None = None) -> Model:
+    """The same weights under test-time settings: inner steps, more draws of the weights, other ways, a new head.
+
+    Args:
+        trained: a model built from `config`.
+        config: its own.
+        inner_steps: of the gradient encoders; as in training where None.
+        ways: classes of a task; as in training where None.
+    """
+    options = replace(config.model, weight_samples=config.test.weight_samples)
+    if inner_steps is not None:
+        options = replace(options, inner_steps=inner_steps)
+    tasks = replace(config.tasks, ways=ways or config.tasks.ways)
+    tested = model(replace(config, model=options, tasks=tasks)).to(next(trained.parameters()).device)
+    _take_weights(tested, trained, config, tasks.ways)
+    if config.method in TRANSFER:
+        sgd = baselines.SGD(epochs=options.head_epochs, rate=options.head_rate)
+        tested = baselines.fine_tuned(tested, tasks.ways, sgd=sgd)
+    return tested.eval()
+
+
+def of_ways(trained: Model, config: Config, ways: int) -> Model:
+    """The very weights of a model, which go on changing with it, for tasks of another number of classes."""
+    other = model(replace(config, tasks=replace(config.tasks, ways=ways))).to(next(trained.parameters()).device)
+    _take_weights(other, trained, config, ways, share=True)
+    return other.eval()
+
+
+def _take_weights(model: Model, trained: Model, config: Config, ways: int, *, share: bool = False) -> None:
+    try:
+        model.load_state_dict(trained.state_dict(), assign=share)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{config.method} has weights for {config.tasks.ways} ways and cannot be tested with {ways}."
+        ) from error
+
+
+def _bound(config: Config, phi: Backbone) -> Model:
+    options, p_y = config.model, likelihood(config)
+    descent = Descent(
+        steps=options.inner_steps,
+        rate=options.inner_rate,
+        first_order=options.first_order,
+        recompute=options.recompute,
+        points=options.inner_points,
+    )
+    if config.method == "maml":
+        return methods.maml(phi, p_y, descent=descent)
+    if config.method == "stochastic-maml":
+        return methods.stochastic_maml(
+            phi,
+            p_y,
+            descent=descent,
+            variance=options.weight_variance,
+            separate_prior=options.prior_variance,
+            samples=options.weight_samples,
+        )
+    k, q = kernel(options, phi.features), sites(options, phi.features)
+    if options.sites == "exact" and options.likelihood != "gaussian":
+        raise ValueError(
+            f"model.sites = exact needs the gaussian likelihood; for {options.likelihood} take simplified or full"
+            f"{', or general' * (p_y.latents == 1)}."
+        )
+    if options.sites == "general" and p_y.latents != 1:
+        raise ValueError(f"model.sites = general encodes one latent value; {options.likelihood} has {p_y.latents}.")
+    if config.method == "gp-vib":
+        return methods.gp_vib(phi, k, q, p_y)
+    return methods.gp_maml(phi, k, q, p_y, descent=descent, beta=config.train.beta)
+
+
+def _baseline(config: Config, phi: Backbone) -> Model:
+    options, ways = config.model, config.tasks.ways
+    if config.method == "proto-net":
+        return baselines.proto_net(phi, ways)
+    if config.method == "matching-net":
+        context = baselines.FullContext(phi.features) if options.context else None
+        return baselines.matching_net(phi, ways, context=context)
+    if config.method == "relation-net":
+        side = round((phi.features / options.width) ** 0.5)
+        return baselines.relation_net(phi, ways, map_shape=(options.width, side, side), norm=options.norm)
+    if config.method == "dkt":
+        named = {
+            "linear": lambda: baselines.dkt_linear(phi, ways, noise=options.dkt_noise),
+            "cosine": lambda: baselines.dkt_cosine(phi, ways, noise=options.dkt_noise),
+            "bn-cosine": lambda: baselines.dkt_bn_cosine(phi, ways, norm=options.norm, noise=options.dkt_noise),
+        }
+        return _choose("model.kernel", options.kernel, named)()
+    if options.classes < 2:
+        raise ValueError(f"{config.method} needs model.classes, the number of training classes; got {options.classes}.")
+    make = baselines.feature_transfer if config.method == "feature-transfer" else baselines.baseline_pp
+    return make(phi, options.classes)
+
+
+def backbone(config: Config) -> Backbone:
+    """phi."""
+    options, tasks = config.model, config.tasks
+    conv: Any = {"width": options.width, "norm": options.norm}
+    named = {
+        "mlp": lambda: MLP(tasks.inputs, options.widths, reach=options.reach),
+        "conv4": lambda: Conv4(tasks.channels, tasks.size, extra=options.extra, poolings=options.poolings, **conv),
+        "strided-conv4": lambda: StridedConv4(tasks.channels, extra=options.extra, **conv),
+        "resnet12": lambda: ResNet12(tasks.channels, norm=options.norm),
+    }
+    return _choose("model.backbone", options.backbone, named)()
+
+
+def likelihood(config: Config) -> Likelihood:
+    """p(y | f)."""
+    options = config.model
+    named = {
+        "gaussian": lambda: Gaussian(options.noise, floor=options.noise_floor, learn=options.learn_noise),
+        "student-t": lambda: StudentT(options.noise, floor=options.noise_floor),
+        "poisson": Poisson,
+        "bernoulli": Bernoulli,
+        "softmax": lambda: Softmax(config.tasks.ways, samples=options.samples),
+    }
+    return _choose("model.likelihood", options.likelihood, named)()
+
+
+def kernel(options: ModelConfig, features: int) -> Kernel:
+    """k on features of a given length."""
+    shared: Any = {"bias": options.bias, "learn_scale": options.learn_scale, "scale": options.scale}
+    named = {
+        "linear": lambda: Linear(**shared),
+        "cosine": lambda: Cosine(**shared),
+        "bn-cosine": lambda: BNCosine(features, norm=options.norm, **shared),
+        "rbf": lambda: RBF(**shared),
+        "matern32": lambda: Matern32(**shared),
+        "matern52": lambda: Matern52(**shared),
+    }
+    return _choose("model.kernel", options.kernel, named)()
+
+
+def sites(options: ModelConfig, features: int) -> SiteEncoder:
+    """How support points become sites."""
+    start = {"m": options.site_m, "s": options.site_s}
+    named = {
+        "exact": ExactSites,
+        "simplified": lambda: SimplifiedSites(**start),
+        "full": lambda: FullSites(features, **start),
+        "general": lambda: GeneralSites(features),
+    }
+    return _choose("model.sites", options.sites, named)()
+
+
+def set_torch(config: Config) -> None:
+    """PyTorch's settings for the whole process, as a program that runs one config has them."""
+    allocator.keep_freed_memory()
+    if config.device == "cpu" and config.threads:
+        torch.set_num_threads(config.threads)
+    torch.backends.cudnn.benchmark = True  # shapes never change, so the fastest algorithm is worth finding
+    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # convolutions only: the GP algebra stays float32
+
+
+def _choose(option: str, name: str, known: dict[str, Any]) -> Any:
+    if name not in known:
+        raise ValueError(f"{option} must be one of {', '.join(known)}; got {name!r}.")
+    return known[name]

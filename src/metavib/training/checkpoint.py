@@ -1,0 +1,117 @@
+"""A training's whole state in one file, written atomically: weights, optimiser, random streams, step."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.optim import Optimizer
+
+from metavib.files import read_tensors, write_tensors
+from metavib.model import Model
+from metavib.training import build
+from metavib.training.config import Config
+from metavib.training.fields import from_dict, to_dict
+
+FORMAT = "metavib-checkpoint-1"
+MOMENTS = {"step": False, "exp_avg": True, "exp_avg_sq": True}  # of Adam: whether one has the parameter's shape
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint file holds."""
+
+    config: Config
+    step: int
+    best: float
+    tensors: dict[str, Tensor]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one part: model, optimiser or streams."""
+        return {key.removeprefix(f"{name}/"): t for key, t in self.tensors.items() if key.startswith(f"{name}/")}
+
+
+def save(
+    path: Path,
+    config: Config,
+    step: int,
+    best: float,
+    model: Model,
+    optimiser: Optimizer | None = None,
+    streams: Mapping[str, Generator] | None = None,
+) -> None:
+    """Writes the state after `step` steps: all of it, or the model's alone."""
+    tensors = {f"model/{name}": t for name, t in model.state_dict().items()}
+    for index, state in (optimiser.state_dict()["state"] if optimiser else {}).items():
+        tensors |= {f"optimiser/{index}/{key}": t for key, t in state.items()}
+    tensors |= {f"streams/{name}": stream.get_state() for name, stream in (streams or {}).items()}
+    metadata = {"format": FORMAT, "step": str(step), "best": repr(best), "config": json.dumps(to_dict(config))}
+    write_tensors(path, tensors, metadata)
+
+
+def load(path: Path) -> Checkpoint:
+    """Reads a checkpoint; anything else is refused with a message that names the file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}: is that folder a run, and has it saved once?")
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is no checkpoint of this version of metavib: expected format {FORMAT!r}, "
+            f"got {metadata.get('format')!r}."
+        )
+    try:
+        config = from_dict(Config, json.loads(metadata["config"]))
+        return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors)
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} has a damaged header: {error}") from error
+
+
+def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model:
+    """The model of a checkpoint, rebuilt from its config (or one that differs in what holds no weights)."""
+    config = config or checkpoint.config
+    try:
+        with torch.device("meta"):  # shapes alone: a config that asks for more memory than the file holds is refused
+            wanted = build.model(config).state_dict()
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(f"the checkpoint's config describes no model: {error}") from error
+    state = checkpoint.part("model")
+    problems = [f"lacks {name}" for name in wanted.keys() - state.keys()]
+    problems += [f"has a foreign {name}" for name in state.keys() - wanted.keys()]
+    problems += [
+        f"has {name} of shape {tuple(state[name].shape)}, not {tuple(wanted[name].shape)}"
+        for name in wanted.keys() & state.keys()
+        if state[name].shape != wanted[name].shape
+    ]
+    problems += [
+        f"has {name} of type {state[name].dtype}"
+        for name in wanted.keys() & state.keys()
+        if state[name].is_floating_point() != wanted[name].is_floating_point() or state[name].is_complex()
+    ]
+    if problems:
+        raise ValueError(f"the checkpoint does not fit its own config: it {'; '.join(sorted(problems)[:3])}.")
+    model = build.model(config)
+    model.load_state_dict(state)
+    return model
+
+
+def restore_training(checkpoint: Checkpoint, optimiser: Optimizer, streams: dict[str, Generator]) -> None:
+    """Puts optimiser and random streams back as they were; a checkpoint of the model alone is refused."""
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, t in checkpoint.part("optimiser").items():
+        index, _, name = key.partition("/")
+        moments.setdefault(int(index) if index.isdecimal() else -1, {})[name] = t
+    states = checkpoint.part("streams")
+    if not moments or states.keys() != streams.keys():
+        raise ValueError("the checkpoint holds no whole training state (optimiser, random streams) to go on from.")
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for place, state in moments.items():
+        fits = 0 <= place < len(parameters) and state.keys() == MOMENTS.keys()
+        if not fits or any(t.shape != (parameters[place].shape if MOMENTS[k] else ()) for k, t in state.items()):
+            raise ValueError(f"the checkpoint's optimiser state {place} does not fit the model.")
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
+    for name, stream in streams.items():
+        try:
+            stream.set_state(states[name].to(torch.uint8))
+        except RuntimeError as error:
+            raise ValueError(f"the checkpoint's random stream {name!r} is damaged: {error}") from error

@@ -1,0 +1,1 @@
+"""How a step is run fast: compiled, recorded, shared out among processes."""

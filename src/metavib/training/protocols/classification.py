@@ -1,0 +1,315 @@
+"""Few-shot classification: N-way K-shot episodes from labelled images, and the protocol around them.
+
+Accuracy, NLL and Brier score are means over test episodes with their 95% interval over episodes; ECE pools all test
+points. None of these is a spread over trainings: that one is a standard deviation over several runs, and only
+`metavib.show.tables` makes it, from their records.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from typing import Any, final
+
+import torch
+from torch import Generator, Tensor
+
+from metavib.baselines import AllWay
+from metavib.data import Labelled, Splits, experiments
+from metavib.data.augmentations import (
+    CentreCrop,
+    ColourJitter,
+    Compose,
+    Normalise,
+    RandomAffine,
+    RandomFlip,
+    RandomResizedCrop,
+    Transform,
+)
+from metavib.data.folder import folder_splits
+from metavib.data.glyphs import glyphs
+from metavib.likelihoods import ClassLikelihood
+from metavib.model import Model
+from metavib.progress import bar
+from metavib.random import Stream, seeded
+from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
+from metavib.tasks.source import TaskSource
+from metavib.tasks.task import Examples, Task
+from metavib.training import build, metrics
+from metavib.training.config import BOUND, TRANSFER, Config, TasksConfig
+from metavib.training.engine.compile import Work, compiled
+from metavib.training.engine.graph import replayed
+from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
+
+CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
+POINTS = 100  # what an episode may have without counting as several
+
+Predict = Callable[[Task], Tensor]
+"""Probabilities of the classes at all query points of a batch of episodes."""
+
+
+@final
+class Classification(Experiment):
+    """Episodes of one of the image datasets.
+
+    Args:
+        config: of the run.
+        splits: the data, where it is at hand; read from disk otherwise.
+    """
+
+    def __init__(self, config: Config, splits: Splits | None = None) -> None:
+        if config.repeats > 1:
+            raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
+        if config.model.backbone == "mlp":
+            raise ValueError("model.backbone = mlp takes vectors; images need conv4, strided-conv4 or resnet12.")
+        self.ways = config.test.ways or config.tasks.ways  # of a task in validation and test
+        for ways in (config.tasks.ways, self.ways):
+            _check_likelihood(config, ways)
+        if self.ways != config.tasks.ways:  # refused where weights belong to ways, before any work
+            build.of_ways(build.model(config), config, self.ways)
+        self.config, self.dtype = config, build.DTYPES[config.precision]
+        self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // max(config.tasks.size, 28) ** 2)
+        self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
+        self.source = self._training()
+        self._validation: dict[tuple[int, int], list[Task]] = {}
+        self._scores: _Scores | None = None
+
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
+        """Training episodes (mini-batches of all classes, in the methods that transfer)."""
+        return self.source.sample(shape, generator).to(self.dtype)
+
+    def check(self) -> None:
+        """Refuses validation and test episodes of more classes or images than there are."""
+        if self.config.train.validate_every:
+            self._validation_source(self.ways, self.config.tasks.shots)
+        for shots in self._test_shots:
+            self._test_source(shots)
+
+    def validate(self, model: Model) -> dict[str, float]:
+        """Accuracy and NLL on the validation episodes, always the same ones."""
+        if self._scores is None or self._scores.model is not model:
+            self._scores = _Scores(self, model)
+        accuracy, nll = map(float, self._scores())
+        model.train()
+        return {"accuracy": accuracy, "nll": nll, "score": accuracy}
+
+    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
+        """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
+        config, test, ways = self.config, self.config.test, self.ways
+        rows = []
+        for shots in self._test_shots:
+            source = self._test_source(shots)
+            for inner in test.inner_steps or (None,):
+                tested = build.at_test(model, config, inner_steps=inner, ways=ways)
+                episodes = fixed(
+                    source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self._at_once(ways, shots)
+                )
+                with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
+                    p, y, mask = _over(episodes, self._tester(tested), advance=advance)
+                row: dict[str, Any] = {
+                    "ways": ways,
+                    "shots": shots,
+                    "episodes": test.tasks,
+                    "metrics": report(p, y, mask),
+                }
+                if test.temperature:
+                    known = _over(self._validation_tasks(ways, shots), self._tester(tested))
+                    temperature = metrics.fit_temperature(*known)
+                    tempered = report(metrics.tempered(p, temperature), y, mask)
+                    row |= {"temperature": temperature, "tempered_metrics": tempered}
+                rows.append(row if inner is None else {**row, "inner_steps": inner})
+        return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
+
+    @property
+    def _test_shots(self) -> Sequence[int]:
+        return self.config.test.shots or (self.config.tasks.shots,)
+
+    def _test_source(self, shots: int) -> TaskSource:
+        return self._episodes(self.splits.test, ways=self.ways, shots=shots, queries=self.config.test.queries)
+
+    def _validation_source(self, ways: int, shots: int) -> TaskSource:
+        """Episodes like those of training, where they have its classes and shots; like those of the test elsewhere."""
+        tasks, test = self.config.tasks, self.config.test
+        as_trained = (ways, shots) == (tasks.ways, tasks.shots) and self.config.method not in TRANSFER
+        sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
+        return self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
+
+    def _at_once(self, ways: int, shots: int) -> int:
+        """Test episodes at once: fewer where each has many points."""
+        return max(1, self.chunk * POINTS // max(POINTS, ways * (shots + self.config.test.queries)))
+
+    def _training(self) -> TaskSource:
+        tasks, data = self.config.tasks, self.splits.train
+        transform = training_transform(tasks)
+        if self.config.method in TRANSFER:
+            if data.classes != self.config.model.classes:
+                raise ValueError(
+                    f"model.classes must be the {data.classes} training classes; got {self.config.model.classes}."
+                )
+            return AllWay(data, batch_size=tasks.queries, transform=transform)
+        sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": tasks.queries}
+        return self._episodes(data, **sizes, min_shots=tasks.min_shots, transform=transform)
+
+    def _episodes(
+        self,
+        data: Labelled,
+        *,
+        ways: int,
+        shots: int,
+        queries: int,
+        min_shots: int | None = None,
+        transform: Transform | None = None,
+    ) -> TaskSource:
+        tasks = self.config.tasks
+        transform = transform or (training_transform if tasks.augment_test else evaluation_transform)(tasks)
+        if tasks.alphabets:
+            sizes: Any = {"ways": ways, "shots": shots, "queries": queries, "pictures": min(shots, tasks.shots)}
+            return AlphabetEpisodes(data, **sizes, transform=transform)
+        return Episodes(data, ways=ways, shots=shots, queries=queries, min_shots=min_shots, transform=transform)
+
+    def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
+        if (ways, shots) not in self._validation:
+            source = self._validation_source(ways, shots)
+            count, seed = self.config.train.validation_tasks, _seed(VALIDATION, 0)
+            batch = ceil(count / ceil(count / self.chunk))  # equally large, so that one compilation does for all
+            self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=batch))
+        return self._validation[ways, shots]
+
+    def _validation_scores(self, model: Model, noise: Generator, work: Work) -> tuple[Tensor, Tensor]:
+        config, tasks = self.config, self._validation_tasks(self.ways, self.config.tasks.shots)
+        tested = build.at_test(model, config, ways=self.ways) if config.method in TRANSFER else model.eval()
+        p, y, mask = _over(tasks, lambda batch: work(tested, [noise], batch)[0])
+        return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean()
+
+    def probabilities(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor]:
+        """Of the classes at all query points of some episodes, `(episodes, v, ways)`."""
+        (noise,) = streams
+        assert isinstance(model.likelihood, ClassLikelihood)
+        return (model.likelihood.predict(model(tasks.to(self.dtype), noise), noise),)
+
+    def _tester(self, model: Model) -> Predict:
+        """Probabilities from one model and one stream of noise: on a GPU recorded once, for batches of one size."""
+        noise = seeded(TEST, device=self.config.device)
+
+        def step(*tensors: Tensor) -> tuple[Tensor]:
+            return self.probabilities(model, [noise], Task(Examples(*tensors[:3]), Examples(*tensors[3:])))
+
+        transfers = self.config.method in TRANSFER  # whose heads start from weights made on the host each time
+        predict = step if transfers else replayed(step, self.config.device, [noise])
+        return lambda batch: predict(*batch.support, *batch.query)[0].clone()  # the next batch overwrites it
+
+
+@torch.no_grad()
+def _over(episodes: Iterable[Task], predict: Predict, *, advance: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities, labels and masks of all query points, `(episodes, v, ...)`."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    done = 0
+    for batch in episodes:
+        parts.append((predict(batch), batch.query.y, batch.query.mask))
+        done += batch.batch_shape[0]
+        if advance:
+            advance(done)
+    p, y, mask = (torch.cat(column) for column in zip(*parts, strict=True))
+    return p, y, mask
+
+
+class _Scores:
+    """Mean accuracy and NLL of one model on the validation episodes: on a GPU recorded once, and replayed."""
+
+    def __init__(self, world: Classification, model: Model) -> None:
+        self.model, self.noise = model, seeded(TEST, device=world.config.device)
+        config, transfers = world.config, world.config.method in TRANSFER
+        if not transfers and world.ways != config.tasks.ways:
+            model = build.of_ways(model, config, world.ways)
+        step = partial(world._validation_scores, model, self.noise)
+        self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
+        # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
+        if not transfers and config.device != "cpu":
+            batches = len(world._validation_tasks(world.ways, config.tasks.shots))  # larger images are in more of them
+            times = config.train.steps // max(1, config.train.validate_every) * batches
+            work = compiled(world.probabilities, config.device, times=times // config.unrolled)
+            self.step = replayed(partial(step, work), config.device, [self.noise])
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        self.noise.manual_seed(self.noise.initial_seed())  # the same draws every time
+        return self.step()
+
+
+def _check_likelihood(config: Config, ways: int) -> None:
+    """Baselines bring their own likelihood; that of the others must tell the classes of a task apart."""
+    if config.method in BOUND:
+        likelihood = build.likelihood(replace(config, tasks=replace(config.tasks, ways=ways)))
+        if not isinstance(likelihood, ClassLikelihood):
+            raise ValueError(f"classification needs a likelihood of classes; got {config.model.likelihood!r}.")
+        if likelihood.classes != ways:
+            raise ValueError(
+                f"model.likelihood = {config.model.likelihood} tells {likelihood.classes} classes apart; "
+                f"got tasks of {ways} ways."
+            )
+
+
+def report(p: Tensor, y: Tensor, mask: Tensor) -> dict[str, Any]:
+    """Accuracy, NLL and Brier score with their intervals over episodes, ECE and the reliability curve."""
+    curve = metrics.reliability(p, y, mask)
+    return {
+        "accuracy": metrics.over_episodes(metrics.accuracy(p, y, mask))._asdict(),
+        "nll": metrics.over_episodes(metrics.nll(p, y, mask))._asdict(),
+        "brier": metrics.over_episodes(metrics.brier(p, y, mask))._asdict(),
+        "ece": curve.ece,
+        "reliability": {
+            "confidence": [None if c != c else c for c in curve.confidence.tolist()],
+            "accuracy": [None if a != a else a for a in curve.accuracy.tolist()],
+            "points": curve.points.tolist(),
+        },
+    }
+
+
+def load(tasks: TasksConfig) -> Splits:
+    """The images of an experiment, split by class."""
+    if tasks.name == "glyphs":
+        return glyphs()
+    if tasks.name == "images":
+        if tasks.root is None:
+            raise ValueError("images needs the folder of class folders: pass --root DIR.")
+        return folder_splits(tasks.root, size=stored_size(tasks), channels=tasks.channels, minimum=tasks.ways)
+    if tasks.name == "omniglot-emnist":
+        return experiments.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
+    if tasks.name == "omniglot":
+        return experiments.splits(tasks.name, root=tasks.root, shuffled=tasks.shuffled)
+    return experiments.splits(tasks.name, root=tasks.root)
+
+
+def evaluation_transform(tasks: TasksConfig) -> Transform:
+    """The centre of each image, normalised as the literature does: by ImageNet's mean and SD, whatever the images."""
+    return Compose((CentreCrop(tasks.size), Normalise()))
+
+
+def training_transform(tasks: TasksConfig) -> Transform:
+    """The same without augmentation; random crops, colours and flips (random motions of characters) with it."""
+    if not tasks.augment:
+        return evaluation_transform(tasks)
+    if tasks.channels == 1:
+        return Compose(
+            (
+                CentreCrop(tasks.size),
+                RandomAffine(tasks.degrees, (tasks.zoom[0], tasks.zoom[-1]), tasks.shift),
+                Normalise(),
+            )
+        )
+    return Compose(
+        (
+            RandomResizedCrop(tasks.size, scale=(tasks.crop, 1.0)),
+            ColourJitter(tasks.jitter, tasks.jitter, tasks.jitter),
+            RandomFlip(),
+            Normalise(),
+        )
+    )
+
+
+def stored_size(tasks: TasksConfig) -> int:
+    """Side of an image before its centre is taken."""
+    return int(tasks.size * tasks.enlarge)
+
+
+def _seed(stream: int, seed: int) -> int:
+    return 1000 * stream + seed

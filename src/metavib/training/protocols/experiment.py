@@ -1,0 +1,29 @@
+"""An experiment: tasks to train on, how a model is validated, and how it is tested."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from metavib.model import Model
+from metavib.random import Stream
+from metavib.tasks.task import Task
+
+VALIDATION, TEST = 20, 30  # names of random streams, apart from training's by construction
+
+
+class Experiment(ABC):
+    """What the training loop asks of the world."""
+
+    @abstractmethod
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
+        """Training tasks."""
+
+    def check(self) -> None:  # noqa: B027 - nothing to refuse where tasks are made anew
+        """Refuses, before any work, a validation or test that the data cannot give."""
+
+    @abstractmethod
+    def validate(self, model: Model) -> dict[str, float]:
+        """Metrics on the validation tasks, always the same ones; `score` among them, the larger the better."""
+
+    @abstractmethod
+    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
+        """The test of a trained model, as JSON holds it."""

@@ -1,0 +1,236 @@
+"""Tasks of one's own: a CSV file with a task and an output each row.
+
+The tasks are divided at random, always in the same way, into those to train on, to select the model on and to test on.
+Everything a trained run needs later (columns, standardisation) is in its config: `resolve` puts it there. Errors and
+densities are in the units of the table.
+"""
+
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metavib.data.table import Columns, digest, read_csv
+from metavib.files import naming
+from metavib.likelihoods import ClassLikelihood, RealLikelihood
+from metavib.model import Model
+from metavib.networks.repeats import share
+from metavib.progress import bar
+from metavib.random import Stream, seeded
+from metavib.tasks import scaling as scalings
+from metavib.tasks.scaling import Scaling
+from metavib.tasks.table import TableTasks, split_tasks
+from metavib.tasks.task import Examples, Task, examples
+from metavib.training import build, metrics
+from metavib.training.config import BOUND, Config, TableConfig
+from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
+from metavib.training.protocols.regression import LEVELS, score_all, steps_at_test, summarise
+
+REAL = ("gaussian", "student-t")  # likelihoods whose outputs have units, and are standardised
+
+
+class Split(NamedTuple):
+    """Rows to train on, to select the model on, and to report on; no task has rows in two of them."""
+
+    train: Columns
+    validation: Columns
+    test: Columns
+
+
+def resolve(config: Config) -> Config:
+    """The config with what the file decides filled in: columns, standardisation (of the training tasks), digest.
+
+    Sites that fit the likelihood replace exact ones, which only the Gaussian has. Resolving twice changes nothing as
+    long as the file is the same.
+    """
+    table = config.tasks.table
+    if table.csv is None:
+        raise ValueError("the experiment table needs a file: pass --csv FILE --task COLUMN --target COLUMN.")
+    for name in ("task", "target"):
+        if not getattr(table, name):
+            raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")
+    path = Path(table.csv).absolute()
+    rows = read_csv(path, features=table.features, target=table.target, task=table.task)
+    with naming(path):
+        scalings.check_finite(rows.x, names=rows.features, missing=table.missing)
+        train = _split(rows).train
+        x = scalings.columns(train.x, names=rows.features, missing=table.missing)
+    y = scalings.outputs(train.y) if config.model.likelihood in REAL else scalings.as_they_are()
+    table = replace(
+        table,
+        csv=str(path),
+        features=rows.features,
+        digest=digest(path),
+        mean=tuple(x.mean.tolist()),
+        scale=tuple(x.scale.tolist()),
+        flags=tuple(x.flags.tolist()),
+        y_mean=float(y.mean),
+        y_scale=float(y.scale),
+    )
+    model = config.model
+    if model.sites == "exact" and model.likelihood != "gaussian":
+        model = replace(model, sites="general")
+    return replace(config, model=model, tasks=replace(config.tasks, table=table, inputs=x.width))
+
+
+def scaling(table: TableConfig) -> Scaling:
+    """The standardisation of a resolved config."""
+    if not table.mean:
+        raise ValueError("this config was not resolved: call metavib.training.protocols.table.resolve on it first.")
+    mean, scale, y_mean, y_scale = (
+        torch.tensor(values, dtype=torch.float64) for values in (table.mean, table.scale, table.y_mean, table.y_scale)
+    )
+    flags = torch.tensor(table.flags, dtype=torch.int64)
+    return Scaling(scalings.Columns(mean, scale, flags), scalings.Outputs(y_mean, y_scale))
+
+
+def read_examples(path: Path | str, config: Config) -> Examples:
+    """Rows of one task, from a CSV file with the columns of a trained run, standardised as the run's own."""
+    table = config.tasks.table
+    rows = read_csv(path, features=table.features, target=table.target)
+    assert rows.y is not None
+    with naming(path):
+        x, y = _inputs(rows, table), _outputs(rows.y, config)
+    return examples(x, y, name=str(path))
+
+
+def read_inputs(path: Path | str, config: Config) -> Tensor:
+    """Query rows `(v, d)`, from a CSV file with the input columns of a trained run, standardised as the run's own."""
+    table = config.tasks.table
+    rows = read_csv(path, features=table.features)
+    with naming(path):
+        return _inputs(rows, table)
+
+
+@final
+class Table(Experiment):
+    """Tasks drawn from the rows of a CSV file.
+
+    Args:
+        config: of the run, resolved.
+    """
+
+    def __init__(self, config: Config) -> None:
+        tasks, table = config.tasks, config.tasks.table
+        if config.method not in BOUND:
+            raise ValueError(f"{config.method} is a classifier of images; table takes {', '.join(BOUND)}.")
+        if config.model.backbone != "mlp":
+            raise ValueError(f"model.backbone must be mlp on table; got {config.model.backbone!r}.")
+        if config.device != "cpu":
+            raise ValueError(f"tables are drawn from on the CPU: set device = cpu; got {config.device!r}.")
+        if config.model.likelihood == "softmax":
+            raise ValueError("table takes real outputs, counts and 0/1; the likelihood softmax is for images.")
+        self.config, self.dtype, self.scaling = config, build.DTYPES[config.precision], scaling(table)
+        assert table.csv is not None
+        rows = read_csv(table.csv, features=table.features, target=table.target, task=table.task)
+        if digest(table.csv) != table.digest:
+            raise ValueError(f"{table.csv} is not the file this run was started with: its contents have changed.")
+        with naming(table.csv):
+            self.split = _split(rows)
+            sizes = {"shots": tasks.shots, "queries": tasks.queries}
+            self.source = self._tasks(self.split.train, **sizes, min_shots=tasks.min_shots)
+            self._validation = self._tasks(self.split.validation, **sizes, min_shots=tasks.min_shots)
+            self._tasks(self.split.test, shots=1, queries=1)  # refused now rather than after training
+
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
+        """Training tasks, drawn with replacement."""
+        return self.source.sample(shape, generator).to(self.dtype)
+
+    def validate(self, model: Model) -> dict[str, float]:
+        """Means over the validation tasks, which take turns, split as in training; the score is the log density."""
+        count = self.config.train.validation_tasks
+        tasks = self._validation.split(torch.arange(count) % len(self._validation), seeded(VALIDATION))
+        mode = model.training
+        scores = self.score(model.eval(), tasks)
+        model.train(mode)
+        means = {name: float(values.mean()) for name, values in scores.items()}
+        return {**means, "score": means["log_density"]}
+
+    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
+        """A row for each number of shots and of inner steps: means over test tasks, each split at random many times.
+
+        The intervals are over tasks: splits of one task are averaged first.
+        """
+        config, test = self.config, self.config.test
+        steps = steps_at_test(config)
+        rows: list[dict[str, Any]] = []
+        count = len(set(self.split.test.tasks.tolist()))  # type: ignore[union-attr]
+        splits = ceil(test.tasks / count)
+        sizes = test.shots or (config.tasks.shots,)
+        with bar("testing", len(sizes) * len(steps) * splits * count, show=not quiet) as advance:
+            for shots in sizes:
+                source = self._tasks(self.split.test, shots=shots, queries=test.queries)
+                tasks = source.split(torch.arange(count).repeat(splits), seeded(test.seed, TEST, shots))
+                for inner in steps:
+                    tested, done = build.at_test(model, config, inner_steps=inner), len(rows) * splits * count
+                    columns = score_all(partial(self.score, tested), tasks, advance, done=done, note=f"K = {shots}")
+                    summaries = {n: summarise(v.unflatten(-1, (splits, count)).mean(-2)) for n, v in columns.items()}
+                    support = float(tasks.support.mask.sum(-1).double().mean())
+                    row = {"shots": shots, "tasks": count, "splits": splits, "support": support, "metrics": summaries}
+                    rows.append(row if inner is None else {**row, "inner_steps": inner})
+        return {"experiment": "table", "method": config.method, "repeats": config.repeats, "rows": rows}
+
+    @torch.no_grad()
+    def score(self, model: Model, tasks: Task) -> dict[str, Tensor]:
+        """Scores of each task, `(repeats, tasks)`, in the units of the table."""
+        likelihood, repeats, y_scaling = model.likelihood, self.config.repeats, self.scaling.y
+        tasks = tasks.to(self.dtype)
+        shape = (repeats, *tasks.batch_shape)
+        tasks = share(tasks, repeats)
+        noise = seeded(self.config.test.seed, TEST)
+        q = model(tasks, noise)
+        _, y, mask = tasks.query
+        log_p = metrics.log_density(likelihood.log_predictive(q, y, noise), mask) - y_scaling.log_scale
+        if isinstance(likelihood, RealLikelihood):
+            mean, _ = likelihood.predict(q, noise)
+            pit = likelihood.predictive_cdf(q, y, noise)
+            scores = {"mse": y_scaling.restore_variance(metrics.mse(mean, y, mask)), "log_density": log_p}
+            scores |= {f"coverage_{round(100 * level)}": metrics.coverage(pit, level, mask) for level in LEVELS}
+        else:
+            assert isinstance(likelihood, ClassLikelihood)
+            p = likelihood.predict(q, noise)
+            scores = {
+                "accuracy": metrics.accuracy(p, y, mask),
+                "log_density": log_p,
+                "brier": metrics.brier(p, y, mask),
+            }
+        return {name: values.reshape(shape) for name, values in scores.items()}
+
+    def _tasks(self, rows: Columns, *, shots: int, queries: int, min_shots: int | None = None) -> TableTasks:
+        assert rows.y is not None
+        y = _outputs(rows.y, self.config)
+        x = _inputs(rows, self.config.tasks.table)
+        return TableTasks(x, y, rows.tasks, shots=shots, queries=queries, min_shots=min_shots)
+
+
+def _split(rows: Columns) -> Split:
+    return Split(*(_select(rows, part) for part in split_tasks(rows.tasks)))
+
+
+def _select(rows: Columns, which: np.ndarray) -> Columns:
+    assert rows.y is not None and rows.tasks is not None
+    return Columns(rows.x[which], rows.y[which], rows.tasks[which], rows.features)
+
+
+def _inputs(rows: Columns, table: TableConfig) -> Tensor:
+    scalings.check_finite(rows.x, names=rows.features, missing=table.missing)
+    return scaling(table).x.standardise(torch.tensor(rows.x))
+
+
+def _outputs(y: np.ndarray, config: Config) -> Tensor:
+    """Outputs as the likelihood takes them: standardised, counts, or labels 0 and 1."""
+    values, likelihood = torch.tensor(y), build.likelihood(config)
+    if isinstance(likelihood, ClassLikelihood):
+        if bool(((values != 0) & (values != 1)).any()):
+            raise ValueError(f"column {config.tasks.table.target!r} must hold 0 and 1 under {config.model.likelihood}.")
+        return values.long()
+    try:
+        likelihood.check(values)
+    except ValueError as error:
+        raise ValueError(f"column {config.tasks.table.target!r}: {error}") from error
+    return scaling(config.tasks.table).y.standardise(values)

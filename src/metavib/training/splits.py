@@ -1,0 +1,111 @@
+r"""The bound averaged over several splits of a task: more of it from the same features.
+
+Which images of a task are its support is a matter of chance, and the chance is drawn after the network: features of a
+point depend on the task's points, not on their roles. So one pass through the network serves several splits into
+support and query, at the price of the GP algebra alone. With one shot of 17 images a class, each is the support once
+and a query sixteen times. The average is over what the expected bound averages over anyway; its gradient is the same in
+the mean, and less noisy.
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from metavib.encoders.encoder import Encoder
+from metavib.kernels import Kernel
+from metavib.likelihoods import ClassLikelihood, Likelihood
+from metavib.objective import Bound, Objective
+from metavib.posteriors.encoding import Encoding
+from metavib.priors import FunctionPrior
+from metavib.random import Noise
+from metavib.tasks.inputs import Points, points
+from metavib.tasks.task import Examples, Task
+
+
+@final
+@dataclass(frozen=True)
+class Known:
+    """A prior over functions of features that are there already."""
+
+    kernel: Kernel
+
+    def features(self, support: Examples, query: Points, weights: Any = None) -> tuple[Tensor, Tensor]:
+        """They are the inputs."""
+        return support.x, query.x
+
+
+@final
+@dataclass(frozen=True)
+class OnFeatures:
+    """A model of tasks whose inputs are features."""
+
+    prior: Known
+    encoder: Encoder
+    likelihood: Likelihood
+
+    @property
+    def dirac(self) -> bool:
+        """As of the model itself."""
+        return self.encoder.dirac
+
+    def encode(self, support: Examples, query: Points, noise: Noise = None) -> Encoding:
+        """q(f | D_t)."""
+        return self.encoder(support, query, self.prior, self.likelihood, noise)
+
+
+@final
+@dataclass(frozen=True)
+class OverSplits:
+    """An objective averaged over splits of each task.
+
+    Args:
+        objective: of one split.
+        splits: how many; no more than make each point a support point once.
+    """
+
+    objective: Objective
+    splits: int
+
+    def __call__(self, model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound:
+        """Terms of each task, averaged; the task must have no padding, and as many points of each class."""
+        prior, likelihood = model.prior, model.likelihood
+        assert isinstance(prior, FunctionPrior)
+        phi_t, phi_v = prior.features(task.support, points(task.query))
+        known = Task(task.support._replace(x=phi_t), task.query._replace(x=phi_v))
+        classes = likelihood.classes if isinstance(likelihood, ClassLikelihood) else 1
+        of_splits = self.objective(
+            OnFeatures(Known(prior.kernel), model.encoder, likelihood),
+            resplit(known, self.splits, classes=classes),
+            beta=beta,
+            noise=noise,
+        )
+        return Bound(*(term.mean(-1) for term in of_splits))
+
+
+def resplit(task: Task, splits: int, *, classes: int = 1) -> Task:
+    """Each task of vectors split anew, `(..., splits, n, m)`; the first split is the task as it came.
+
+    Args:
+        task: points of the same class (slot) next to each other, as many of each in the support, and in the query.
+        splits: how many.
+        classes: how many of them there are; 1 where any point may be exchanged with any other.
+    """
+    n, v = (examples.size // classes for examples in task)
+    axis = task.query.y.ndim - 1
+    if splits * n > n + v:
+        raise ValueError(
+            f"a task with {n} support and {v} query points (of each class) can be split {(n + v) // max(n, 1)} times "
+            f"with every point in the support once; got {splits} splits."
+        )
+
+    def split(support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+        together = torch.cat([t.unflatten(axis, (classes, -1)) for t in (support, query)], axis + 1)
+        rolled = torch.stack([together.roll(-n * i, axis + 1) for i in range(splits)], axis)
+        first, others = rolled.split([n, v], axis + 2)
+        return first.flatten(axis + 1, axis + 2), others.flatten(axis + 1, axis + 2)
+
+    columns = [split(t, q) for t, q in zip(*task, strict=True)]
+    support, query = zip(*columns, strict=True)
+    return Task(Examples(*support), Examples(*query))
