@@ -5,7 +5,7 @@ from torch import nn
 from metavib.encoders.encoder import Encoder
 from metavib.likelihoods import Likelihood
 from metavib.marginals import Marginals
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Points, points
 from metavib.tasks.task import Examples, Task

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metavib.likelihoods import Likelihood
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Points, points
 from metavib.tasks.task import Examples, Task

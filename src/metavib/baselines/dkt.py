@@ -31,9 +31,9 @@ from metavib.model import Model
 from metavib.networks import Backbone
 from metavib.networks.parameters import lift
 from metavib.objective import Bound
-from metavib.posteriors.encoding import Encoding
-from metavib.posteriors.functions import Dual, Primal, Sites, posterior
-from metavib.posteriors.posterior import Posterior
+from metavib.posteriors.functions import Dual, Primal, posterior
+from metavib.posteriors.memory import Sites
+from metavib.posteriors.posterior import Encoding, Posterior
 from metavib.priors import FunctionPrior
 from metavib.random import Noise
 from metavib.tasks.inputs import Inputs, Points, points

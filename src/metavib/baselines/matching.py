@@ -20,7 +20,7 @@ from metavib.baselines.context import Context, attend
 from metavib.baselines.embedding import Embedding, PointMass, memberships
 from metavib.encoders.encoder import Encoder
 from metavib.likelihoods import Likelihood
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples

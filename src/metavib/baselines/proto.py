@@ -12,7 +12,7 @@ from torch import Tensor
 from metavib.baselines.embedding import Embedding, PointMass, class_means
 from metavib.encoders.encoder import Encoder
 from metavib.likelihoods import Likelihood
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples

@@ -22,7 +22,7 @@ from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.marginals import Marginals
 from metavib.networks.layers import Conv2d, Linear
 from metavib.networks.norm import TaskNorm
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Inputs, Points, join
 from metavib.tasks.task import Examples

@@ -21,7 +21,7 @@ from metavib.encoders.gradient import mean_over_points
 from metavib.likelihoods import Likelihood
 from metavib.networks.parameters import lift
 from metavib.networks.weights import Weights
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples

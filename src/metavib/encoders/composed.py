@@ -8,7 +8,7 @@ from metavib.encoders.gradient import Descent, differentiable
 from metavib.likelihoods import Likelihood
 from metavib.networks.weights import Weights
 from metavib.objective import bound
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.priors import FunctionPrior
 from metavib.random import Noise
 from metavib.tasks.inputs import Points, points

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from metavib.likelihoods import Likelihood
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples

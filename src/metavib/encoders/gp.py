@@ -9,8 +9,9 @@ from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Likelihood
 from metavib.networks.norm import TaskNorm
 from metavib.networks.weights import Weights
-from metavib.posteriors.encoding import Encoding
-from metavib.posteriors.functions import Primal, memorise, posterior
+from metavib.posteriors.functions import Primal, posterior
+from metavib.posteriors.memory import memorise
+from metavib.posteriors.posterior import Encoding
 from metavib.priors import FunctionPrior
 from metavib.random import Noise
 from metavib.tasks.inputs import Inputs, Points

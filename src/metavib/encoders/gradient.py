@@ -16,8 +16,8 @@ from metavib.encoders.encoder import Encoder
 from metavib.fast.recompute import Step, random_streams, recomputed
 from metavib.likelihoods import Likelihood
 from metavib.networks.weights import Network, Variances, Weights
-from metavib.posteriors.encoding import Encoding
-from metavib.posteriors.parameters import DiagonalNormal, Dirac
+from metavib.posteriors.posterior import Encoding
+from metavib.posteriors.weights import DiagonalNormal, Dirac
 from metavib.priors import WeightPrior
 from metavib.random import Noise
 from metavib.tasks.inputs import Inputs, Points

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from metavib.likelihoods import Gaussian, Likelihood
 from metavib.networks.layers import Linear
 from metavib.networks.parameters import Positive, lift, softplus_inverse
-from metavib.posteriors.functions import Sites
+from metavib.posteriors.memory import Sites
 
 M_BOUND = 20.0
 S_BOUNDS = (1e-3, 20.0)

@@ -10,7 +10,6 @@ Both share one factorisation between all c outputs, whose variance is therefore 
 """
 
 from math import log, pi
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,18 +18,9 @@ from torch import Tensor
 from metavib import linalg
 from metavib.kernels import ExplicitKernel, Kernel
 from metavib.marginals import Normal
+from metavib.posteriors.memory import Memory, Sites, memorise
 from metavib.posteriors.posterior import Posterior
 from metavib.random import Noise
-
-
-class Sites(NamedTuple):
-    """Pseudo-observations N(m | f, s), one a support point: `m (..., n, c)`, `s (..., n)`.
-
-    A masked point is the site m = 0, s = 1 at z = 0, which drops out of every term exactly.
-    """
-
-    m: Tensor
-    s: Tensor
 
 
 class Dual(Posterior):
@@ -81,42 +71,6 @@ class Dual(Posterior):
         z = torch.cat([self.z, self.kernel.embed(x)], -2)
         m, s = torch.cat([self.sites.m, sites.m], -2), torch.cat([self.sites.s, sites.s], -1)
         return Dual(self.kernel, z, torch.cat([self.mask, mask], -1), Sites(m, s))
-
-
-class Memory(NamedTuple):
-    r"""All that a task's points have to say under an explicit kernel, in constant size (eq. 11).
-
-    `A` $= Z^\top S^{-1} Z$ `(..., M, M)`, `b` $= Z^\top S^{-1} m$ `(..., M, c)`, `c` $= \sum m^2/s$ `(..., c)`,
-    `l` $= \sum \log s$ `(...)`, `n` points `(...)`. Additive: memories of disjoint points add up, and points are
-    forgotten by subtraction.
-    """
-
-    A: Tensor
-    b: Tensor
-    c: Tensor
-    l: Tensor  # noqa: E741 - the paper's letter
-    n: Tensor
-
-    def __add__(self, other: "Memory") -> "Memory":  # type: ignore[override]
-        """The memory of both sets of points."""
-        return Memory(*(mine + its for mine, its in zip(self, other, strict=True)))
-
-    def __sub__(self, other: "Memory") -> "Memory":
-        """The memory without the other's points, which must be among this one's."""
-        return Memory(*(mine - its for mine, its in zip(self, other, strict=True)))
-
-
-def memorise(z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites) -> Memory:
-    """The memory of some points."""
-    z = z * mask.unsqueeze(-1)
-    weighted = z / sites.s.unsqueeze(-1)
-    return Memory(
-        A=weighted.mT @ z,
-        b=weighted.mT @ sites.m,
-        c=(sites.m.square() / sites.s.unsqueeze(-1)).sum(-2),
-        l=sites.s.log().sum(-1),
-        n=mask.sum(-1).to(z.dtype),
-    )
 
 
 class Primal(Posterior):

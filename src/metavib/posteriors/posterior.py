@@ -1,7 +1,7 @@
-"""The hand-over between training and prediction: the bound asks a posterior for kl(), the user for update()."""
+"""What an encoder returns: the posterior of each task, and the query points in the space it is defined on."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -10,7 +10,10 @@ from metavib.random import Noise
 
 
 class Posterior(ABC):
-    """q(Z | D_t) of each task in a batch."""
+    """q(Z | D_t) of each task in a batch: the hand-over between training and prediction.
+
+    The bound asks a posterior for `kl()`, the user for predictions at new points.
+    """
 
     @abstractmethod
     def kl(self) -> Tensor:
@@ -19,3 +22,18 @@ class Posterior(ABC):
     @abstractmethod
     def marginals(self, x: Any, noise: Noise = None) -> Marginals:
         """q(f(x)) at each point, for x in the space the posterior's functions are defined on."""
+
+
+class Encoding(NamedTuple):
+    """q(Z | D_t, X): a posterior, and the query inputs as that posterior takes them (features, or raw inputs)."""
+
+    posterior: Posterior
+    query: Any
+
+    def kl(self) -> Tensor:
+        """KL[q(Z | D_t) || p(Z)], one number a task."""
+        return self.posterior.kl()
+
+    def marginals(self, noise: Noise = None) -> Marginals:
+        """q(f_v), the latent values at the query points."""
+        return self.posterior.marginals(self.query, noise)

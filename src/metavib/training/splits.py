@@ -17,7 +17,7 @@ from metavib.encoders.encoder import Encoder
 from metavib.kernels import Kernel
 from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.objective import Bound, Objective
-from metavib.posteriors.encoding import Encoding
+from metavib.posteriors.posterior import Encoding
 from metavib.priors import FunctionPrior
 from metavib.random import Noise
 from metavib.tasks.inputs import Points, points
