@@ -15,7 +15,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("tasks", "tasks.*"),  # what is a task?
     ("data", "data.*", "tasks.episodes"),  # from files to arrays
     ("networks", "networks.*", "kernels"),  # what makes phi, and what compares it?
-    ("marginals", "likelihoods", "tasks.gaussian"),  # q(f), p(y | f)
+    ("marginals", "fast.draws", "likelihoods", "tasks.gaussian"),  # q(f), p(y | f)
     ("posteriors", "posteriors.*", "priors", "objective"),  # q(Z | D_t), p(Z), the bound
     ("encoders", "encoders.*", "model", "methods", "baselines", "baselines.*"),  # from a support set to q(Z | D_t)
     ("training", "training.*"),  # from a config to a trained model

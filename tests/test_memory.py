@@ -10,8 +10,9 @@ from torch.testing import assert_close
 import cases
 import tiny
 from benchmarks.measure import Counted, peak_bytes
-from metavib import kernels, marginals
+from metavib import kernels
 from metavib.encoders import Descent, ExactSites, SimplifiedSites
+from metavib.fast import draws
 from metavib.likelihoods import Gaussian, Softmax
 from metavib.marginals import Normal
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
@@ -183,7 +184,7 @@ def test_samples_in_parts_are_the_same_samples(name, given, dtype, monkeypatch) 
     likelihood = Softmax(5, samples=75)
     found = []
     for at_once in (2**23, 16 * 105, 1):
-        monkeypatch.setattr(marginals, "AT_ONCE", at_once)
+        monkeypatch.setattr(draws, "AT_ONCE", at_once)
         generator = seeded(4)
         noise = torch.randn(75, 7, 5, generator=generator, dtype=dtype) if given else generator
         value = getattr(likelihood, name)(q, y, noise)
@@ -201,7 +202,7 @@ def test_probabilities_in_parts_are_the_same(monkeypatch) -> None:
     q, _ = normal((3, 7, 5), torch.float64)
     likelihood, noise = Softmax(5, samples=75), torch.randn(75, 3, 7, 5, generator=seeded(4), dtype=torch.float64)
     whole = likelihood.predict(q, noise)
-    monkeypatch.setattr(marginals, "AT_ONCE", 1)
+    monkeypatch.setattr(draws, "AT_ONCE", 1)
     (slope,) = torch.autograd.grad(likelihood.predict(q, noise)[..., 0].sum(), q.mean)  # still differentiable
     assert float(slope.abs().sum()) > 0
     with torch.no_grad():
@@ -215,9 +216,9 @@ def test_a_generator_draws_the_same_numbers_in_parts(shape, k, monkeypatch) -> N
     q, _ = normal(shape, torch.float32)
     once, generator = seeded(1), seeded(1)
     expected = q.monte_carlo(k, once)
-    monkeypatch.setattr(marginals, "AT_ONCE", 1)
+    monkeypatch.setattr(draws, "AT_ONCE", 1)
     with torch.no_grad():
-        parts = q.over_draws(lambda nodes: nodes.f, k, generator)
+        parts = draws.in_parts(lambda nodes: nodes.f, q, k, generator)
     assert torch.equal(torch.cat(parts), expected.f)
     assert torch.equal(generator.get_state(), once.get_state())
     assert len(parts) == max(1, k // 16)
@@ -227,7 +228,7 @@ def test_a_generator_draws_the_same_numbers_in_parts(shape, k, monkeypatch) -> N
 def test_memory_of_the_samples_does_not_grow_with_their_number(name, monkeypatch) -> None:
     """A training step's, and a prediction's: 32 at once here, of 64 or of 1024."""
     q, y = normal((50, 5), torch.float32)
-    monkeypatch.setattr(marginals, "AT_ONCE", 32 * q.mean.numel())
+    monkeypatch.setattr(draws, "AT_ONCE", 32 * q.mean.numel())
 
     def peak(k: int) -> int:
         likelihood = Softmax(5, samples=k)
@@ -264,7 +265,7 @@ def test_a_large_softmax_inside_inner_steps_is_still_differentiated_twice(monkey
         return torch.autograd.grad(vib(model, tasks, beta=0.1, noise=noise).value.sum(), list(model.parameters()))
 
     whole = gradients()
-    monkeypatch.setattr(marginals, "AT_ONCE", 1)
+    monkeypatch.setattr(draws, "AT_ONCE", 1)
     for a, b in zip(whole, gradients(), strict=True):
         assert_close(b, a)
     q, y = normal((7, 3), torch.float64)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from metavib.fast import draws
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.networks.parameters import Positive, lift
 from metavib.random import Noise
@@ -308,7 +309,7 @@ class Softmax(ClassLikelihood):
         return reduce(torch.add, self._parts(lambda nodes: nodes.mean(self.probabilities(nodes.f)), q, noise))
 
     def _parts(self, g: Callable[[Nodes], Tensor], q: Marginals, noise: Noise) -> list[Tensor]:
-        return q.over_draws(g, self.samples, noise) if isinstance(q, Normal) else [g(q.nodes())]
+        return draws.in_parts(g, q, self.samples, noise) if isinstance(q, Normal) else [g(q.nodes())]
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         r"""$f_y - \log \sum_n e^{f_n}$."""

@@ -12,20 +12,16 @@ Shapes: `(..., v, c)` for v points of c latent values; a leading dimension of no
 of a `Normal` may have c = 1 where all outputs share it.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from math import log, pi, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from metavib.linalg import root
 from metavib.random import Noise, standard_normal
-
-AT_ONCE = 2**23
-"""Values that Monte Carlo draws at once, 32 MB in float32: more than this are drawn and used in parts."""
 
 
 class Nodes(NamedTuple):
@@ -100,71 +96,15 @@ class Normal(NamedTuple):
         `noise` is a generator, or $\epsilon$ itself, broadcastable to `(k, ..., v, c)`: handing over the same
         one twice gives common random numbers.
         """
-        epsilon = standard_normal((k, *self.mean.shape), noise, like=self.mean)
-        return self._at(epsilon, len(epsilon))
+        return self.at(standard_normal((k, *self.mean.shape), noise, like=self.mean))
 
-    def _at(self, epsilon: Tensor, k: int) -> Nodes:
-        """The nodes of some of k base samples."""
+    def at(self, epsilon: Tensor, *, of: int | None = None) -> Nodes:
+        """The nodes of base samples `epsilon (k, ..., v, c)`, of weight 1/k each; 1/`of` where they are only a part."""
+        k = of or len(epsilon)
         return Nodes(self.mean + root(self.var) * epsilon, self.mean.new_full((len(epsilon),), -log(k)))
-
-    def over_draws(self, g: Callable[[Nodes], Tensor], k: int, noise: Noise) -> list[Tensor]:
-        r"""g of the nodes of `monte_carlo`, in parts if they are many: a node is in one part, with its weight of all.
-
-        Args:
-            g: from nodes to numbers of each point, which depend on its mean and variance alone; one a point where a
-                gradient is wanted.
-            k: how many draws.
-            noise: as in `monte_carlo`; a generator on a CPU gives the same draws in parts as at once.
-        """
-        k = len(noise) if isinstance(noise, Tensor) else k
-        size = _draws_at_once(self.mean.numel())
-        plain = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if size > k // 2 or plain or not isinstance(noise, Generator | Tensor):
-            return [g(self.monte_carlo(k, noise))]
-        parts, starts = [], range(0, k - size + 1, size)
-        for start in starts:
-            stop = k if start == starts[-1] else start + size
-            part = noise[start:stop] if isinstance(noise, Tensor) else noise
-            epsilon = standard_normal((stop - start, *self.mean.shape), part, like=self.mean)
-            if torch.is_grad_enabled() and (self.mean.requires_grad or self.var.requires_grad):
-                parts.append(_Lean.apply(self.mean, self.var, lambda q, e=epsilon: g(q._at(e, k))))
-            else:
-                parts.append(g(self._at(epsilon, k)))
-        return parts
 
 
 Marginals = Point | Samples | Normal
-
-
-def _draws_at_once(values: int) -> int:
-    """How many draws of some values each are made at once.
-
-    A multiple of 16, since a generator on a CPU makes numbers sixteen at a time: cut there, its stream is the same.
-    """
-    return max(16, AT_ONCE // max(values, 1) // 16 * 16)
-
-
-class _Lean(torch.autograd.Function):
-    """A function of a `Normal` whose derivative is made along with its value, so that nothing inside it is kept.
-
-    Its numbers, one a point, depend on that point's mean and variance alone: the derivative is no larger than these.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, var: Tensor, function: Callable[[Normal], Tensor]) -> Tensor:
-        with torch.enable_grad():
-            q = Normal(mean.detach().requires_grad_(), var.detach().requires_grad_())
-            value = function(q)
-            total = value.sum()
-        ctx.save_for_backward(*torch.autograd.grad(total, q))
-        return value.detach()
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
-        if torch.is_grad_enabled():  # create_graph=True: the derivative would be a constant, and nobody told
-            raise RuntimeError("samples in parts are differentiated once; raise metavib.marginals.AT_ONCE for more.")
-        of_mean, of_var = ctx.saved_tensors
-        return slope.unsqueeze(-1) * of_mean, slope.unsqueeze(-1) * of_var, None
 
 
 @lru_cache(maxsize=16)
