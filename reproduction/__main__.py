@@ -8,7 +8,7 @@ import typer
 from metavib.cli import guarded
 from metavib.show import tables
 from metavib.show.console import print_markdown
-from reproduction import cli_report
+from reproduction import cli_report, store
 from reproduction import reproduce as reproductions
 
 app = typer.Typer(
@@ -28,7 +28,8 @@ def make(
     quick: Annotated[
         bool, typer.Option("--quick", help="A minute's version: a few of the runs, tiny, on built-in data.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Where records, tables and figures go.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Where run folders, tables and figures go.")] = Path("results"),
+    records: Annotated[Path, typer.Option(help="Folder of the records.")] = store.FOLDER,
     only: Annotated[
         str | None,
         typer.Option(
@@ -63,11 +64,11 @@ def make(
     Example: `python -m reproduction make table-1 --quick`
     """
     if list_:
-        runs = reproductions.plan(name, out, fast=quick, only=only, part=part, seeds=seeds)
+        runs = reproductions.plan(name, out, records=records, fast=quick, only=only, part=part, seeds=seeds)
         rows = [[key, "on record" if recorded else "missing"] for key, (_, recorded) in runs.items()]
         print_markdown(tables.markdown(("run", "status"), rows))
         return
-    options: Any = {"only": only, "part": part, "seeds": seeds, "jobs": jobs}
+    options: Any = {"records": records, "only": only, "part": part, "seeds": seeds, "jobs": jobs}
     print_markdown(reproductions.reproduce(name, out, fast=quick, quiet=quiet, **options))
 
 

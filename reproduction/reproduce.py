@@ -1,13 +1,12 @@
 """A table or figure from one command: runs what is missing of it, and shows what is on record.
 
 What is recorded under the same config is skipped, a run that was killed goes on, and tables and figures are made from
-the records alone (figure 2 from a trained model too). Records lie in `<out>/<reproduction>/<run>.json`, run folders in
-`<out>/<reproduction>/runs`. A run that another reproduction has on record is not run again, nor is a model trained
-again that another one has trained and tests otherwise.
+the records alone (figure 2 from a trained model too). Records are lines of `<records>/<reproduction>.jsonl`, run
+folders lie in `<out>/<reproduction>/runs`. A run that another reproduction has on record is not run again, nor is a
+model trained again that another one has trained and tests otherwise.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,11 +14,13 @@ from typing import Any
 
 import torch
 
-from metavib.files import read_json, write_atomically, write_json
+from metavib.files import read_json, write_atomically
 from metavib.training import recipes
 from metavib.training.config import Config, read
-from metavib.training.fields import from_dict, override
+from metavib.training.fields import override
 from metavib.training.loop import CONFIG, LAST
+from reproduction import store
+from reproduction.grids.grid import TITLES, base, read_name
 from reproduction.lists import SEEDS, Runs
 from reproduction.queue import run_all
 from reproduction.reproductions import REPRODUCTIONS as REPRODUCTIONS
@@ -78,6 +79,7 @@ def reproduce(
     name: str,
     out: Path,
     *,
+    records: Path = store.FOLDER,
     fast: bool = False,
     only: str | None = None,
     part: str = "1/1",
@@ -89,7 +91,8 @@ def reproduce(
 
     Args:
         name: one of `REPRODUCTIONS`.
-        out: folder of the results.
+        out: folder of the run folders, tables and figures.
+        records: folder of the records; those of a quick version lie in its own folder.
         fast: a quick version of a few of the runs, on built-in data, in a folder of its own.
         only: patterns of run names, separated by commas, such as `cub/gp-vib-*-seed0`: run no others. `""` runs none.
             All runs unless told (in a quick version: a few).
@@ -104,10 +107,11 @@ def reproduce(
     """
     entry = known(name)
     folder, home = out / f"{name}{'-quick' * fast}", _home(name, out, fast=fast)
-    wanted = plan(name, out, fast=fast, only=only, part=part, seeds=seeds)
+    book = _book(name, out, records, fast=fast)
+    wanted = plan(name, out, records=records, fast=fast, only=only, part=part, seeds=seeds)
     missing = {key: config for key, (config, recorded) in wanted.items() if not recorded}
     if not entry.weights:
-        missing = _copy_recorded(missing, home)
+        missing = _copy_recorded(missing, book, out if fast else records)
     if any(c.device.startswith("cuda") for c in missing.values()) and not torch.cuda.is_available():
         raise ValueError(
             f"missing runs of {name} need a GPU ({len(missing)} in all), and PyTorch sees none here. `--quick` is a "
@@ -115,14 +119,14 @@ def reproduce(
         )
 
     def keep(key: str) -> None:
-        write_json(home / f"{key}.json", read_json(home / "runs" / key / "record.json"))
+        store.add(book, [_named(key, read_json(home / "runs" / key / "record.json"))])
 
     try:
         run_all(missing, home / "runs", jobs=jobs, quiet=quiet, trained=_trained(missing, out), done=keep)
     finally:  # what has come out is shown, whatever else failed
-        text = _write(entry, home, folder, note=QUICK_NOTE if fast else "")
+        text = _write(entry, book, folder, note=QUICK_NOTE if fast else "")
     if text is None:
-        raise ValueError(f"nothing is on record in {home}: run some of it first.")
+        raise ValueError(f"nothing is on record in {book}: run some of it first.")
     return text
 
 
@@ -142,6 +146,7 @@ def plan(
     name: str,
     out: Path,
     *,
+    records: Path = store.FOLDER,
     fast: bool = False,
     only: str | None = None,
     part: str = "1/1",
@@ -164,22 +169,26 @@ def plan(
     chosen = dict(list(wanted.items())[index::count])
     if fast:
         chosen = {key: quick(config) for key, config in chosen.items()}
-    return {key: (c, recorded(home / f"{key}.json", c) and _has(entry, home, key)) for key, c in chosen.items()}
+    known_records = store.read(_book(name, out, records, fast=fast))
+    return {key: (c, recorded(known_records, key, c) and _has(entry, home, key)) for key, c in chosen.items()}
 
 
-def recorded(path: Path, config: Config) -> bool:
-    """Whether a run of this very config is on record."""
-    return path.exists() and from_dict(Config, read_json(path)["config"]) == config
+def recorded(found: store.Records, name: str, config: Config) -> bool:
+    """Whether a run of this name and this very config is on record."""
+    return name in found and store.config(found[name]) == config
 
 
-def records(home: Path, configs: Runs) -> dict[str, Any]:
-    """The records of some runs, of those that have one."""
-    return {key: read_json(home / f"{key}.json") for key in configs if (home / f"{key}.json").exists()}
+def _named(name: str, record: store.Record) -> store.Record:
+    """A record under its name, and which variant of the paper's recipe it is."""
+    row = read_name(name).row
+    like = base(row, TITLES)
+    return {"name": name, "variant": "" if like is None else row[len(like) :].strip("-"), **record}
 
 
-def _write(entry: Reproduction, home: Path, folder: Path, *, note: str) -> str | None:
+def _write(entry: Reproduction, book: Path, folder: Path, *, note: str) -> str | None:
     """Shows all that is on record, in a folder, after a note; None where nothing is."""
-    found = records(home, entry.every())
+    every = store.read(book)
+    found = {key: every[key] for key in entry.every() if key in every}
     if not found:
         return None
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,8 +198,13 @@ def _write(entry: Reproduction, home: Path, folder: Path, *, note: str) -> str |
 
 
 def _home(name: str, out: Path, *, fast: bool) -> Path:
-    """Where the records of a reproduction lie."""
+    """Where the run folders of a reproduction lie."""
     return out / f"{known(name).of or name}{'-quick' * fast}"
+
+
+def _book(name: str, out: Path, records: Path, *, fast: bool) -> Path:
+    """The file with the records of a reproduction."""
+    return _home(name, out, fast=True) / "records.jsonl" if fast else records / f"{known(name).of or name}.jsonl"
 
 
 def _has(entry: Reproduction, home: Path, key: str) -> bool:
@@ -204,27 +218,28 @@ def _fraction(part: str) -> tuple[int, int]:
     return int(index) - 1, int(count)
 
 
-def _copy_recorded(missing: Runs, home: Path) -> Runs:
+def _copy_recorded(missing: Runs, book: Path, folder: Path) -> Runs:
     """Copies what another reproduction has on record under the very same config; returns what is still missing."""
     if not missing:
         return {}
-    elsewhere = list(_on_record(home.parent))
-    left = {}
+    elsewhere = list(_on_record(folder))
+    left, copied = {}, []
     for key, config in missing.items():
-        same = next((path for path, other in elsewhere if other == config), None)
+        same = next((record for record, other in elsewhere if other == config), None)
         if same is None:
             left[key] = config
         else:
-            write_json(home / f"{key}.json", read_json(same))
+            copied.append(_named(key, {k: v for k, v in same.items() if k not in ("name", "variant")}))
+    if copied:
+        store.add(book, copied)
     return left
 
 
-def _on_record(out: Path) -> Iterator[tuple[Path, Config]]:
-    """Every record, and its config."""
-    for path in sorted(out.glob("*/**/*.json")):
-        if path.relative_to(out).parts[1] != "runs":
-            with suppress(ValueError, KeyError, TypeError):  # no record, or one of a config that exists no more
-                yield path, from_dict(Config, read_json(path)["config"])
+def _on_record(folder: Path) -> Iterator[tuple[store.Record, Config | None]]:
+    """Every record below a folder, and its config."""
+    for path in sorted(folder.rglob("*.jsonl")):
+        if path.name != "metrics.jsonl":  # the log of a training
+            yield from ((record, store.config(record)) for record in store.read(path).values())
 
 
 def _trained(missing: Runs, out: Path) -> dict[str, Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from metavib.training import record as records
+from reproduction import store
 from reproduction.reproduce import REPRODUCTIONS, recorded
 
 ROOT = Path(__file__).parents[1]
@@ -44,22 +44,22 @@ def test_the_tables_shown_are_those_of_the_records(name) -> None:
     assert all(row in recorded.splitlines() for row in rows)
 
 
-def folder_of(name: str) -> Path:
-    """Where the records of a reproduction lie: its own folder, or that of the one it shows the records of."""
-    return ROOT / "results" / (REPRODUCTIONS[name].of or name)
+def records_of(name: str) -> store.Records:
+    """The records of a reproduction: its own, or those of the one it shows the records of."""
+    return store.read(store.FOLDER / f"{REPRODUCTIONS[name].of or name}.jsonl")
 
 
 def on_record() -> list[str]:
     """What is made from records alone, where there are any."""
-    return [name for name, entry in REPRODUCTIONS.items() if folder_of(name).is_dir() and not entry.weights]
+    return [name for name, entry in REPRODUCTIONS.items() if records_of(name) and not entry.weights]
 
 
 @pytest.mark.parametrize("name", on_record())
 def test_the_results_on_record_are_those_of_the_recipes(name, tmp_path) -> None:
     """Each record's config is the one its command would run today, and the table beside it is made from the records."""
-    found, configs = records.load(folder_of(name)), REPRODUCTIONS[name].every()
+    found, configs = records_of(name), REPRODUCTIONS[name].every()
     assert found and set(found) <= set(configs)
-    assert all(recorded(folder_of(name) / f"{key}.json", configs[key]) for key in found)
+    assert all(recorded(found, key, configs[key]) for key in found)
     text = REPRODUCTIONS[name].show({key: found[key] for key in configs if key in found}, tmp_path)
     assert (ROOT / "results" / name / "README.md").read_text(encoding="utf-8") == text + "\n"
 

@@ -1,7 +1,6 @@
 """The report: made from the records alone, the same from the same records, and honest about what is missing."""
 
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,22 +11,21 @@ from typer.testing import CliRunner
 from metavib.files import write_json
 from metavib.training import record as records
 from metavib.training.config import TableConfig, TasksConfig
+from reproduction import store
 from reproduction.__main__ import app
 from reproduction.displays import DISPLAYS
 from reproduction.report import page, report, sections
 from reproduction.reproduce import REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results"
 
 
 def copied(folder: Path, *names: str) -> Path:
     """Some of the records, and nothing but records, as a fresh clone has them."""
-    for path in RESULTS.rglob("*.json"):
-        inside = path.relative_to(RESULTS)
-        if "runs" not in inside.parts and inside.with_suffix("").as_posix().startswith(names):
-            (folder / inside).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, folder / inside)
+    for path in store.FOLDER.glob("*.jsonl"):
+        found = [r for name, r in store.read(path).items() if f"{path.stem}/{name}".startswith(names)]
+        if found:
+            store.add(folder / path.name, found)
     return folder
 
 
@@ -35,7 +33,7 @@ def copied(folder: Path, *names: str) -> Path:
 def whole(tmp_path_factory) -> Path:
     """The report of the repository's own records, written elsewhere by the program."""
     out = tmp_path_factory.mktemp("report")
-    ran = CliRunner().invoke(app, ["report", str(RESULTS), "--out", str(out)])
+    ran = CliRunner().invoke(app, ["report", "--out", str(out)])
     assert ran.exit_code == 0, ran.output
     assert ran.output.split() == [str(out / "RESULTS.md"), str(out / "results" / "report.html")]
     return out
@@ -124,7 +122,7 @@ def test_a_cell_has_our_number_the_papers_and_the_difference_in_both_forms(tmp_p
 
 def test_what_was_not_run_says_so(tmp_path):
     """With table 1 alone on record every other section says that it was not run, and no figure is promised."""
-    found = sections.collect(copied(tmp_path / "records", "table-1"))
+    found = sections.collect(copied(tmp_path / "records", "table-1"), tmp_path / "no-figures")
     by_name = {section.name: section for section in found}
     assert by_name["table-2"].counts == {"not run": 88} and by_name["shots"].grids == []
     assert not any(section.pictures for section in found)
@@ -186,18 +184,25 @@ def test_without_records_there_is_no_report(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_run_folders_are_no_records(tmp_path):
-    """A machine that has trained has more files than a fresh clone, and the same report."""
-    folder = copied(tmp_path, "table-1/gp-vib")
-    before = records.load(folder / "table-1")
-    write_json(folder / "table-1" / "runs" / "gp-vib" / "record.json", {"not": "a record"})
-    assert records.load(folder / "table-1") == before and before
+def test_a_config_that_exists_no_more_is_shown_all_the_same(tmp_path):
+    """A field that was dropped from the config costs no number of the report."""
+    folder = copied(tmp_path / "records", "table-1/gp-vib")
+    before, after = tmp_path / "before", tmp_path / "after"
+    report(folder, before)
+    found = store.read(folder / "table-1.jsonl")["gp-vib"]
+    found["config"]["model"]["dropped_long_ago"] = 7
+    store.add(folder / "table-1.jsonl", [found])
+    again = store.read(folder / "table-1.jsonl")["gp-vib"]
+    assert store.config(again) is None and again["config"]["model"]["dropped_long_ago"] == 7
+    report(folder, after)
+    assert (after / "RESULTS.md").read_bytes() == (before / "RESULTS.md").read_bytes()
 
 
-def test_a_file_that_is_no_record_is_named(tmp_path):
+def test_a_line_that_is_no_record_is_named(tmp_path):
     folder = copied(tmp_path, "table-1/gp-vib")
-    write_json(folder / "table-1" / "stray.json", {"rows": []})
-    with pytest.raises(ValueError, match=r"stray\.json is no record of a run"):
+    with open(folder / "table-1.jsonl", "a") as file:
+        file.write('{"rows": []}\n')
+    with pytest.raises(ValueError, match=r"table-1\.jsonl, line 3 is not the record of a run"):
         report(folder, tmp_path / "out")
 
 

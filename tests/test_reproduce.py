@@ -1,6 +1,5 @@
 """Reproductions: named runs to tables; what is recorded is skipped, any part can be picked, what is missing is run."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from metavib.training import recipes
 from metavib.training import record as records
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
-from reproduction import lists, reproduce, tables
+from reproduction import lists, reproduce, store, tables
 from reproduction import queue as runs
 
-RESULTS = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[1]
 QUICK = reproduce.quick
 GRID = [f"{row}-{shots}" for row in tables.MAIN_TABLE for shots in (1, 5)]
 
@@ -48,7 +47,7 @@ def test_there_are_the_reproductions_promised():
 
 
 def test_make_quick_tries_every_reproduction():
-    lines = (RESULTS.parent / "Makefile").read_text().splitlines()
+    lines = (ROOT / "Makefile").read_text().splitlines()
     (names,) = (line.removeprefix("FIGURES := ").split() for line in lines if line.startswith("FIGURES := "))
     assert sorted(names) == sorted(reproduce.REPRODUCTIONS)
 
@@ -161,20 +160,20 @@ def test_parts_are_disjoint_and_make_the_whole(count, tmp_path):
         (dict(seeds=0), "seeds must be between 1 and 10; got 0"),
         (dict(seeds=11), "seeds must be between 1 and 10; got 11"),
         (dict(name="table-1", seeds=3), "table-1 trains its repeats side by side in one run"),
-        (dict(only=""), "nothing is on record in .*table-2: run some of it first"),
+        (dict(only=""), "nothing is on record in .*table-2.jsonl: run some of it first"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is(options, message, here, tmp_path):
     options = {"name": "table-2", **options}
     with pytest.raises(ValueError, match=message):
-        reproduce.reproduce(options.pop("name"), tmp_path, **options)
+        reproduce.reproduce(options.pop("name"), tmp_path, records=tmp_path, **options)
     assert not list(tmp_path.iterdir()) and not here
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_its_runs_are_refused_at_once(here, tmp_path):
     with pytest.raises(ValueError, match="missing runs of table-2 need a GPU \\(2 in all\\).*--quick"):
-        reproduce.reproduce("table-2", tmp_path, only="cub/maml-*-seed0")
+        reproduce.reproduce("table-2", tmp_path, records=tmp_path, only="cub/maml-*-seed0")
     assert not here and not list(tmp_path.iterdir())
 
 
@@ -203,21 +202,21 @@ def test_every_quick_reproduction_runs_and_shows_what_it_ran(name, here, tmp_pat
 
 def test_a_record_of_another_config_does_not_count(here, tmp_path):
     config = recipes.recipe("sinusoid", "gp-vib")
-    write_json(tmp_path / "r.json", {"config": to_dict(config)})
-    assert reproduce.recorded(tmp_path / "r.json", config)
-    assert not reproduce.recorded(tmp_path / "r.json", replace(config, seed=1))
-    assert not reproduce.recorded(tmp_path / "none.json", config)
+    found = {"r": {"config": to_dict(config)}}
+    assert reproduce.recorded(found, "r", config)
+    assert not reproduce.recorded(found, "r", replace(config, seed=1))
+    assert not reproduce.recorded(found, "none", config)
 
 
 def test_what_another_reproduction_has_on_record_is_not_run_again(here, tmp_path):
     """GP-VIB at beta = 0.001 is a run of table 2 and one of the ablation over beta."""
     theirs, ours = "omniglot-emnist/gp-vib-linear-5-seed0", "omniglot-emnist/beta-0.001-5-seed0"
-    (tmp_path / "table-2" / "omniglot-emnist").mkdir(parents=True)
-    shutil.copy(RESULTS / "table-2" / f"{theirs}.json", tmp_path / "table-2" / f"{theirs}.json")
-    (tmp_path / "table-2" / "notes.json").write_text("{")  # somebody's file, which is no record
-    text = reproduce.reproduce("beta", tmp_path, only=ours, quiet=True)
+    known = store.read(store.FOLDER / "table-2.jsonl")[theirs]
+    store.add(tmp_path / "table-2.jsonl", [known])
+    (tmp_path / "notes.json").write_text("{")  # somebody's file, which is no record
+    text = reproduce.reproduce("beta", tmp_path, records=tmp_path, only=ours, quiet=True)
     assert not here and "0.001" in text
-    assert read_json(tmp_path / "beta" / f"{ours}.json") == read_json(tmp_path / "table-2" / f"{theirs}.json")
+    assert store.read(tmp_path / "beta.jsonl")[ours] == known | {"name": ours}
 
 
 def test_what_is_trained_is_only_tested_where_the_test_alone_differs(here, tmp_path, monkeypatch):
@@ -228,7 +227,7 @@ def test_what_is_trained_is_only_tested_where_the_test_alone_differs(here, tmp_p
     reproduce.reproduce("shots", tmp_path, only="gp-vib-linear-1-seed0", **options)
     trained = tmp_path / "table-2-quick" / "runs" / "omniglot-emnist" / "gp-vib-linear-1-seed0"
     assert ["--trained", str(trained)] == here[1][-2:] and "--trained" not in here[0]
-    record = read_json(tmp_path / "shots-quick" / "gp-vib-linear-1-seed0.json")
+    record = store.read(tmp_path / "shots-quick" / "records.jsonl")["gp-vib-linear-1-seed0"]
     assert [row["shots"] for row in record["evaluation"]["rows"]] == [1, 15]
 
 
@@ -240,8 +239,8 @@ def test_a_failing_run_leaves_the_others_on_record_and_in_the_table(here, tmp_pa
     with pytest.raises(runs.RunFailed, match=r"(?s)1 of 2 runs failed.*sinusoid/beta-0.001 failed:.*model\.kernel"):
         reproduce.reproduce("beta", tmp_path, fast=True, only="sinusoid/beta-0.001,sinusoid/beta-1", quiet=True)
     folder = tmp_path / "beta-quick"
-    assert (folder / "sinusoid" / "beta-1.json").exists() and "| 1 " in (folder / "README.md").read_text()
-    assert not (folder / "sinusoid" / "beta-0.001.json").exists()
+    assert list(store.read(folder / "records.jsonl")) == ["sinusoid/beta-1"]
+    assert "| 1 " in (folder / "README.md").read_text()
 
 
 # Tables and records

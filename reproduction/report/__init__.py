@@ -7,19 +7,22 @@ from metavib.show import plots
 from reproduction.report import markdown, page
 from reproduction.report.sections import collect
 
+RESULTS = Path(__file__).parents[2] / "results"
 
-def report(results: Path, out: Path) -> list[Path]:
+
+def report(records: Path, out: Path, *, results: Path = RESULTS) -> list[Path]:
     """Writes `RESULTS.md`, `results/report.html` and the figures they show below `out`; returns the first two.
 
     Args:
-        results: the folder of the records.
-        out: the folder to write below; the repository's own is the parent of `results`.
+        records: the folder of the records.
+        out: the folder to write below.
+        results: the folder of the figures that are taken as they are.
     """
-    if not results.is_dir():
-        raise FileNotFoundError(f"{results} is no folder of results: run `metavib reproduce` first, or name another.")
-    sections = collect(results)
+    if not records.is_dir():
+        raise FileNotFoundError(f"{records} is no folder of records: run `metavib reproduce` first, or name another.")
+    sections = collect(records, results)
     if not any(section.records for section in sections):
-        raise ValueError(f"nothing is on record in {results}: run `metavib reproduce` first, or name another folder.")
+        raise ValueError(f"nothing is on record in {records}: run `metavib reproduce` first, or name another folder.")
     figures = {}
     for picture in (picture for section in sections for picture in section.pictures):
         path = out / "results" / picture.path

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from metavib.files import read_json
-from metavib.training import record as records
+from reproduction import store
 from reproduction.compare import ABOVE, AT, BELOW, NOT_RUN, Cell
 from reproduction.displays import DISPLAYS, Display
 from reproduction.grids import Grid
@@ -90,10 +90,10 @@ VERDICTS = {
 }
 
 
-def collect(results: Path) -> list[Section]:
-    """Every section, from the records in a results folder and the notes beside them."""
-    notes = read_notes(results / NOTES)
-    return [_section(name, display, results, notes.get(name, {})) for name, display in DISPLAYS.items()]
+def collect(records: Path, results: Path) -> list[Section]:
+    """Every section, from a folder of records with the notes beside them, and the figures in a results folder."""
+    notes = read_notes(records / NOTES)
+    return [_section(name, display, records, results, notes.get(name, {})) for name, display in DISPLAYS.items()]
 
 
 def read_notes(path: Path) -> dict[str, dict[str, str]]:
@@ -118,8 +118,8 @@ def read_notes(path: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def _section(name: str, display: Display, results: Path, notes: dict[str, str]) -> Section:
-    found = _in_order(records.load(results / (display.of or name)), display.order)
+def _section(name: str, display: Display, records: Path, results: Path, notes: dict[str, str]) -> Section:
+    found = _in_order(store.read(records / f"{display.of or name}.jsonl"), display.order)
     grids = display.grids(found) if found or display.empty else []
     drawings = display.drawings(found) if found else []
     pictures = [

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from metavib.files import read_json
 from metavib.training.config import Config, TasksConfig
 from metavib.training.fields import to_dict
 
@@ -58,17 +57,6 @@ def data(tasks: TasksConfig) -> dict[str, str] | str | None:
     if tasks.name == "table":
         return {Path(tasks.table.csv or "").name: tasks.table.digest}
     return "generated"
-
-
-def load(folder: Path) -> dict[str, Any]:
-    """The records in a folder by run name, in alphabetical order; run folders hold none that are kept."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*.json"))
-    names = sorted(path.with_suffix("").as_posix() for path in paths if path.parts[0] != "runs")
-    found = {name: read_json(folder / f"{name}.json") for name in names}
-    for name, record in found.items():
-        if not isinstance(record, dict) or not {"config", "evaluation", "training_seconds", "machine"} <= set(record):
-            raise ValueError(f"{folder / name}.json is no record of a run; move it away, or make the record again.")
-    return found
 
 
 def machine(device: str) -> str:
