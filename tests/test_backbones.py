@@ -11,12 +11,13 @@ from torch.func import functional_call
 
 from metavib import methods
 from metavib.encoders import Descent, SimplifiedSites
+from metavib.fast.activations import _Rectify
 from metavib.kernels import BNCosine
 from metavib.kernels import Linear as LinearKernel
 from metavib.likelihoods import Softmax
 from metavib.model import Model
 from metavib.networks import MLP, Backbone, Conv4, Pointwise, ResNet12, StridedConv4
-from metavib.networks.blocks import NORMS, _Rectify
+from metavib.networks.conv import NORMS
 from metavib.networks.layers import Conv2d, Linear
 from metavib.networks.norm import ENCODINGS, TaskNorm
 from metavib.networks.repeats import stack, unstack

@@ -14,7 +14,7 @@ from metavib import kernels, likelihoods
 from metavib.encoders import Descent, ExactSites, FullSites, GeneralSites, SimplifiedSites
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
-from metavib.networks.parameters import softplus_inverse
+from metavib.networks.layers import softplus_inverse
 from metavib.objective import vib
 from metavib.tasks import Task, task
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import oracles
 from metavib import kernels
-from metavib.networks.parameters import softplus_inverse
+from metavib.networks.layers import softplus_inverse
 from metavib.posteriors import DiagonalNormal, Dirac, Dual, Memory, Primal, Sites, memorise, posterior
 from metavib.tasks.inputs import Inputs
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from metavib.fast import windows
-from metavib.networks.blocks import NORMS, ConvNorm, max_pool
+from metavib.fast.activations import max_pool
+from metavib.networks.conv import NORMS, ConvNorm
 from metavib.tasks.inputs import Inputs
 
 

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from metavib.linalg import root
+from metavib.networks.layers import Positive, lift
 from metavib.networks.norm import TaskNorm
-from metavib.networks.parameters import Positive, lift
 from metavib.tasks.inputs import Inputs
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from metavib.fast import draws
 from metavib.marginals import Marginals, Nodes, Normal
-from metavib.networks.parameters import Positive, lift
+from metavib.networks.layers import Positive, lift
 from metavib.random import Noise
 
 

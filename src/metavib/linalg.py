@@ -3,14 +3,13 @@
 Nothing here adds jitter: a factorisation that fails is reported, not repaired.
 """
 
-from abc import ABC, abstractmethod
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from metavib.fast import small_factors as tiny
+from metavib.fast import small_factors
 
 
 class FactorisationError(ValueError, FloatingPointError):
@@ -35,29 +34,26 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
     return L
 
 
-class Factor(ABC):
+@runtime_checkable
+class Factor(Protocol):
     r"""The Cholesky factor $L$ of $A = L L^\top$, known by what it does."""
 
-    @abstractmethod
     def solve(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
         """$L^{-1} B$."""
 
-    @abstractmethod
     def solve_transposed(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
         r"""$L^{-\top} B$."""
 
-    @abstractmethod
     def inverse(self) -> Float[Tensor, "*b n n"]:
         """$L^{-1}$."""
 
-    @abstractmethod
     def logdet(self) -> Float[Tensor, "*b"]:
         r"""$\log |L L^\top|$."""
 
 
 @final
-class Triangular(Factor):
-    """By triangular solves with L."""
+class Triangular:
+    """A `Factor` by triangular solves with L."""
 
     def __init__(self, L: Float[Tensor, "*b n n"]) -> None:
         self.L = L
@@ -79,33 +75,9 @@ class Triangular(Factor):
         return 2 * self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-@final
-class Inverted(Factor):
-    r"""By products with $X = L^{-1}$, of a few rows (`metavib.fast.small_factors`)."""
-
-    def __init__(self, X: Float[Tensor, "*b n n"]) -> None:
-        self.X = X
-
-    def solve(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
-        """$X B$."""
-        return tiny.product(self.X, B)
-
-    def solve_transposed(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
-        r"""$X^\top B$."""
-        return tiny.product(self.X.mT, B)
-
-    def inverse(self) -> Float[Tensor, "*b n n"]:
-        """$X$."""
-        return self.X
-
-    def logdet(self) -> Float[Tensor, "*b"]:
-        r"""$-2 \sum_i \log X_{ii}$."""
-        return -2 * self.X.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
 def factorise(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Factor:
     """The factor of A: by a library, or written out where calling one takes longer than the arithmetic."""
-    return Inverted(tiny.inverse_factor(A)) if _written_out(A) else Triangular(cholesky(A, what=what))
+    return small_factors.Inverted.of(A) if small_factors.suit(A) else Triangular(cholesky(A, what=what))
 
 
 def identity_like(A: Tensor) -> Tensor:
@@ -120,11 +92,6 @@ def root(x: Tensor) -> Tensor:
     would turn the gradient of every parameter into NaN.
     """
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
-
-
-def _written_out(A: Tensor) -> bool:
-    """Whether a matrix is so small that a GPU had better not call a library for it."""
-    return torch.compiler.is_compiling() and A.device.type != "cpu" and 0 < A.shape[-1] <= tiny.ROWS
 
 
 def _diagnose(A: Tensor, failed: Tensor, what: str) -> str:

@@ -29,7 +29,7 @@ from metavib.likelihoods import ClassLikelihood, Likelihood, Softmax
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.model import Model
 from metavib.networks import Backbone
-from metavib.networks.parameters import lift
+from metavib.networks.layers import lift
 from metavib.objective import Bound
 from metavib.posteriors.functions import Dual, Primal, posterior
 from metavib.posteriors.memory import Sites

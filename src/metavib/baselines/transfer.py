@@ -19,7 +19,7 @@ from metavib.baselines.heads import Head
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.gradient import mean_over_points
 from metavib.likelihoods import Likelihood
-from metavib.networks.parameters import lift
+from metavib.networks.layers import lift
 from metavib.networks.weights import Weights
 from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise

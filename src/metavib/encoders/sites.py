@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from metavib.likelihoods import Gaussian, Likelihood
-from metavib.networks.layers import Linear
-from metavib.networks.parameters import Positive, lift, softplus_inverse
+from metavib.networks.layers import Linear, Positive, lift, softplus_inverse
 from metavib.posteriors.memory import Sites
 
 M_BOUND = 20.0

@@ -4,16 +4,50 @@ On a GPU a call of a linear algebra library costs tens of microseconds however s
 entry, for a batch of matrices at once, the same arithmetic is a chain of elementwise operations, which a compiler puts
 into one kernel together with its neighbours. But every operation takes the compiler time, and a solve written out has
 dozens, and twice as many backwards. So one thing alone is written out, $X = L^{-1}$, its derivative is a formula, and
-solves are products with it. Uncompiled it would be slow: `metavib.linalg` calls it only then.
+solves are products with it. Uncompiled that would be slow, so it is for compiled code alone (`suit`).
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 ROWS = 7  # n^3 / 3 operations are written out, and the compiler writes out sums of fewer than eight terms
+
+
+def suit(A: Tensor) -> bool:
+    """Whether matrices are so small that a GPU had better not call a library for them."""
+    return torch.compiler.is_compiling() and A.device.type != "cpu" and 0 < A.shape[-1] <= ROWS
+
+
+@final
+class Inverted:
+    r"""A factor (`metavib.linalg.Factor`) by products with $X = L^{-1}$, of a few rows."""
+
+    def __init__(self, X: Tensor) -> None:
+        self.X = X
+
+    @classmethod
+    def of(cls, A: Tensor) -> "Inverted":
+        """The factor of A."""
+        return cls(inverse_factor(A))
+
+    def solve(self, B: Tensor) -> Tensor:
+        """$X B$."""
+        return product(self.X, B)
+
+    def solve_transposed(self, B: Tensor) -> Tensor:
+        r"""$X^\top B$."""
+        return product(self.X.mT, B)
+
+    def inverse(self) -> Tensor:
+        """$X$."""
+        return self.X
+
+    def logdet(self) -> Tensor:
+        r"""$-2 \sum_i \log X_{ii}$."""
+        return -2 * self.X.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def inverse_factor(A: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ A backbone is called on `Inputs`, all points of each task at once, and returns `
 leading dimensions, a set a task or a repeat (`metavib.networks.layers`).
 """
 
+from metavib.networks.backbone import MLP as MLP
 from metavib.networks.backbone import Backbone as Backbone
+from metavib.networks.backbone import Pointwise as Pointwise
 from metavib.networks.conv import Conv4 as Conv4
 from metavib.networks.conv import StridedConv4 as StridedConv4
-from metavib.networks.mlp import MLP as MLP
-from metavib.networks.pointwise import Pointwise as Pointwise
 from metavib.networks.resnet import ResNet12 as ResNet12

@@ -1,16 +1,49 @@
-"""Layers whose weights may carry leading dimensions: a set of weights a task, or a repeat.
+"""Layers and parameters that may carry leading dimensions: a set of weights for each task, or for each repeat.
 
-Each set of weights meets the points of its own batch elements in one batched product or one grouped convolution.
-Points whose batch elements share a set (the tasks of a repeat, say) are first merged into one longer list, so that no
-set of weights is ever copied.
+Every parameter may carry leading batch dimensions, which broadcast against those of the tasks: weights of shape
+`(out, in)` are shared by all tasks, `(tasks, out, in)` belong to one task each (what a gradient encoder makes of them),
+`(repeats, 1, out, in)` to one repeat of an experiment each (what `metavib.networks.repeats` makes of them). Code that
+uses a scalar parameter lines it up from the right with `lift`.
+
+In a layer each set of weights meets the points of its own batch elements in one batched product or one grouped
+convolution. Points whose batch elements share a set (the tasks of a repeat, say) are first merged into one longer list,
+so that no set of weights is ever copied.
 """
 
-from math import prod, sqrt
+from math import expm1, log, prod, sqrt
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def lift(parameter: Tensor, ranks: int) -> Tensor:
+    """Appends trailing dimensions of size one, so that a scalar parameter's batch dimensions meet those of a tensor."""
+    return parameter.reshape(*parameter.shape, *(1,) * ranks)
+
+
+class Positive(nn.Module):
+    r"""A positive scalar $\mathrm{floor} + \mathrm{softplus}(a)$, at most `ceiling`.
+
+    The floor is approached smoothly, so a value that has come down to it can always rise again.
+    """
+
+    def __init__(self, value: float, *, floor: float = 0.0, ceiling: float = float("inf"), learn: bool = True) -> None:
+        super().__init__()
+        if not floor < value <= ceiling:
+            raise ValueError(f"the starting value must lie in ({floor}, {ceiling}]; got {value}.")
+        self.floor, self.ceiling = floor, ceiling
+        self.raw = nn.Parameter(torch.tensor(softplus_inverse(value - floor)), requires_grad=learn)
+
+    def forward(self) -> Tensor:
+        """The value."""
+        return (self.floor + F.softplus(self.raw)).clamp(max=self.ceiling)
+
+
+def softplus_inverse(value: float) -> float:
+    r"""a with $\log(1 + e^a) = $ value."""
+    return value + log(-expm1(-value))
 
 
 class Linear(nn.Module):

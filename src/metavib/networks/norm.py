@@ -13,11 +13,12 @@ another, and of the mask only the numbers are used: no shape depends on it, and 
 """
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from metavib.fast import activations
 from metavib.tasks.inputs import Inputs
 
 ENCODINGS = ("running", "transductive", "support+point")
@@ -169,40 +170,4 @@ def _per_point(x: Tensor, positions: int) -> Moments:
     x = x if x.dtype == torch.float64 else x.float()
     if not positions:
         return Moments(x, torch.zeros_like(x))
-    axes = tuple(range(-positions, 0))
-    if torch.compiler.is_compiling():  # which makes one pass of it, and one of its derivative
-        var, mean = torch.var_mean(x, axes, correction=0)
-        return Moments(mean, var)
-    return Moments(*_LeanMoments.apply(x, axes))
-
-
-def _moments(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    # Two passes: the mean first, so that nothing cancels.
-    mean = x.mean(axes, keepdim=True)
-    var = (x - mean).square_().mean(axes)
-    return mean.reshape(var.shape), var
-
-
-class _LeanMoments(torch.autograd.Function):
-    r"""`_moments`, with a derivative that makes one pass over x and keeps no copy of it.
-
-    $\partial m / \partial x = 1/P$ and $\partial v / \partial x = 2 (x - m) / P$ over P positions. The derivative is
-    itself made of differentiable operations, as second-order gradients need.
-    """
-
-    @staticmethod
-    def forward(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        return _moments(x, axes)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, tuple[int, ...]], output: tuple[Tensor, Tensor]) -> None:
-        x, ctx.axes = inputs
-        ctx.save_for_backward(x, output[0])
-
-    @staticmethod
-    def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, None]:
-        x, mean = ctx.saved_tensors
-        shape = (*mean.shape, *(1,) * len(ctx.axes))
-        count = prod(x.shape[axis] for axis in ctx.axes)
-        slope = grad_var * (2 / count)
-        return torch.addcmul((grad_mean / count - slope * mean).reshape(shape), x, slope.reshape(shape)), None
+    return Moments(*activations.moments(x, tuple(range(-positions, 0))))

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from metavib.fast.activations import max_pool
 from metavib.networks.backbone import Backbone
-from metavib.networks.blocks import ConvNorm, max_pool, pointwise
+from metavib.networks.conv import ConvNorm, pointwise
 from metavib.tasks.inputs import Inputs
 
 SLOPE = 0.1
@@ -50,7 +51,7 @@ class Residual(nn.Module):
     Args:
         inputs: channels of the input.
         outputs: channels of the output.
-        norm: one of `metavib.networks.blocks.NORMS`.
+        norm: one of `metavib.networks.conv.NORMS`.
     """
 
     def __init__(self, inputs: int, outputs: int, *, norm: str) -> None:

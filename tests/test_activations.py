@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from metavib.fast.pooling import max_pool
+from metavib.fast.activations import max_pool_by_comparison as max_pool
 
 
 def with_ties(seed: int, *shape: int) -> Tensor:
