@@ -15,8 +15,8 @@ from metavib.baselines import (
     proto_net,
     relation_net,
 )
-from metavib.baselines.context import Context
-from metavib.baselines.heads import Head
+from metavib.baselines.matching import Context
+from metavib.baselines.transfer import Head
 from metavib.encoders import Encoder
 from metavib.likelihoods import Likelihood
 from metavib.networks import Conv4

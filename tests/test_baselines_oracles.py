@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from metavib.baselines import AllWay, RelationScores, baseline_pp, feature_transfer, fine_tuned, proto_net, relation_net
-from metavib.baselines.context import LSTMCell, attend
-from metavib.baselines.heads import CosineHead, LinearHead
+from metavib.baselines.matching import LSTMCell, attend
 from metavib.baselines.relation import RelationModule
+from metavib.baselines.transfer import CosineHead, LinearHead
 from metavib.data.labelled import Labelled
 from metavib.marginals import Point
 from metavib.model import Model

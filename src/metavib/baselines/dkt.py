@@ -17,6 +17,7 @@ References:
     arXiv 1910.05199.
 """
 
+from math import log
 from typing import final
 
 import torch
@@ -24,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from metavib.encoders.encoder import Encoder
-from metavib.kernels import ExplicitKernel
+from metavib.kernels import BNCosine, Cosine, ExplicitKernel, Linear
 from metavib.likelihoods import ClassLikelihood, Likelihood, Softmax
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.model import Model
@@ -38,6 +39,9 @@ from metavib.priors import FunctionPrior
 from metavib.random import Noise
 from metavib.tasks.inputs import Inputs, Points, points
 from metavib.tasks.task import Examples, Task
+
+GPYTORCH_START = log(2.0)
+"""softplus(0), where GPyTorch starts an output scale and a variance."""
 
 
 @final
@@ -215,3 +219,49 @@ def evidence(model: Model, task: Task, *, beta: float = 0.0, noise: Noise = None
     both = Examples(*(torch.cat([t, v], axis) for t, v in zip(task.support, task.query, strict=True)))
     log_evidence = prior.condition(phi, both, model.likelihood, encoder.noise).log_evidence().sum(-1)
     return Bound(log_evidence, torch.zeros_like(log_evidence), log_evidence)
+
+
+def dkt(
+    backbone: Backbone,
+    ways: int,
+    *,
+    kernel: ExplicitKernel,
+    scale: float = GPYTORCH_START,
+    slots: int | None = None,
+    noise: float = 0.1,
+) -> Model:
+    """DKT (Patacchiola et al. 2020): train with `evidence` in the place of `vib`.
+
+    Args:
+        backbone: the network.
+        ways: classes of a task.
+        kernel: an explicit kernel with its own scale fixed (`dkt_linear`, `dkt_cosine` and `dkt_bn_cosine` choose one).
+        scale: starting value of each slot's scale.
+        slots: sets of hyperparameters: one a class where None, as in DKT's code; 1 to share them.
+        noise: variance of the regression's noise, fixed.
+    """
+    slots = ways if slots is None else slots
+    if slots not in (1, ways):
+        raise ValueError(f"slots must be 1 (shared by all classes) or ways = {ways} (one a class); got {slots}.")
+    prior = ClassProcesses(backbone, Slots(kernel, slots, scale=scale))
+    return Model(prior, RegressionEncoder(noise=noise), MeanSoftmax(ways))
+
+
+def dkt_linear(backbone: Backbone, ways: int, *, slots: int | None = None, noise: float = 0.1) -> Model:
+    """DKT with a linear kernel, which starts where DKT's does: (log 2)^2 phi . phi'."""
+    scale = GPYTORCH_START**2 * backbone.features  # metavib's linear kernel divides by M, theirs does not
+    return dkt(backbone, ways, kernel=Linear(learn_scale=False), scale=scale, slots=slots, noise=noise)
+
+
+def dkt_cosine(backbone: Backbone, ways: int, *, slots: int | None = None, noise: float = 0.1) -> Model:
+    """DKT with the cosine kernel ("CosSim")."""
+    return dkt(backbone, ways, kernel=Cosine(learn_scale=False), slots=slots, noise=noise)
+
+
+def dkt_bn_cosine(
+    backbone: Backbone, ways: int, *, norm: str = "running", slots: int | None = None, noise: float = 0.1
+) -> Model:
+    """DKT with batch-norm before the cosine kernel ("BNCosSim")."""
+    return dkt(
+        backbone, ways, kernel=BNCosine(backbone.features, norm=norm, learn_scale=False), slots=slots, noise=noise
+    )

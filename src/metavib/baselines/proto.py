@@ -11,7 +11,9 @@ from torch import Tensor
 
 from metavib.baselines.embedding import Embedding, PointMass, class_means
 from metavib.encoders.encoder import Encoder
-from metavib.likelihoods import Likelihood
+from metavib.likelihoods import Likelihood, Softmax
+from metavib.model import Model
+from metavib.networks import Backbone
 from metavib.posteriors.posterior import Encoding
 from metavib.random import Noise
 from metavib.tasks.inputs import Points
@@ -55,3 +57,8 @@ class PrototypeEncoder(Encoder):
         """A point mass at the prototypes."""
         phi_t, phi_v = prior.features(support, query)
         return Encoding(Prototypes(class_means(phi_t, support.y, support.mask, likelihood.latents)), phi_v)
+
+
+def proto_net(backbone: Backbone, ways: int) -> Model:
+    """ProtoNet (Snell et al. 2017): train with beta = 0."""
+    return Model(Embedding(backbone), PrototypeEncoder(), Softmax(ways))

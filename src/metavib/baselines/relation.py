@@ -20,6 +20,8 @@ from metavib.baselines.embedding import Embedding, PointMass, class_means
 from metavib.encoders.encoder import Encoder
 from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.marginals import Marginals
+from metavib.model import Model
+from metavib.networks import Backbone
 from metavib.networks.layers import Conv2d, Linear
 from metavib.networks.norm import TaskNorm
 from metavib.posteriors.posterior import Encoding
@@ -160,6 +162,27 @@ class RelationScores(ClassLikelihood):
     def probabilities(self, f: Tensor) -> Tensor:
         """Normalised scores."""
         return F.logsigmoid(f).softmax(-1)
+
+
+def relation_net(
+    backbone: Backbone,
+    ways: int,
+    *,
+    map_shape: tuple[int, int, int],
+    norm: str = "running",
+    likelihood: ClassLikelihood | None = None,
+) -> Model:
+    """RelationNet (Sung et al. 2018): train with beta = 0.
+
+    Args:
+        backbone: the network; its features are a flattened map.
+        ways: classes of a task.
+        map_shape: channels, height and width of that map.
+        norm: the relation module's batch-norm encoding.
+        likelihood: the squared error of the paper where None; `Softmax(ways)` for the variant with cross-entropy.
+    """
+    encoder = RelationEncoder(RelationModule(map_shape, norm=norm))
+    return Model(Embedding(backbone), encoder, RelationScores(ways) if likelihood is None else likelihood)
 
 
 def _window(size: int) -> int:

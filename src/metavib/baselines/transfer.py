@@ -2,29 +2,155 @@ r"""Feature Transfer and Baseline++ (Chen et al. 2019): learn features on all tr
 
 Both phases are Dirac encodings of the head's weights, $q(w \mid D_t) = \delta(w - \hat w)$, with $\beta = 0$:
 
-1. `CommonHead`: $\hat w$ is learned and the same whatever the support. The bound on the mini-batches of
-   `metavib.baselines.all_way` is the ordinary cross-entropy over all training classes.
+1. `CommonHead`: $\hat w$ is learned and the same whatever the support. The bound on mini-batches of all classes
+   (`AllWay`) is the ordinary cross-entropy over all training classes.
 2. `FittedHead`: $\hat w(D_t)$ is fitted to the support by gradient descent, the features held fixed. Used at
    meta-test only.
+
+A head is applied under weights handed to it, which may carry the tasks in leading dimensions; `fresh` are the ones a
+new task starts from. There all classes start alike, where Chen et al. draw a random row for each: what is predicted
+of a task then does not depend on how its classes happen to be numbered, nor on a generator.
+
+References:
+    Chen, Liu, Kira, Wang, Huang. A Closer Look at Few-shot Classification. arXiv 1904.04232.
 """
 
+from abc import ABC, abstractmethod
+from math import sqrt
 from typing import NamedTuple, final
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from metavib.baselines.embedding import Embedding, PointMass
-from metavib.baselines.heads import Head
+from metavib.data.augmentations import Transform, unit
+from metavib.data.labelled import Labelled
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.gradient import mean_over_points
-from metavib.likelihoods import Likelihood
+from metavib.likelihoods import Likelihood, Softmax
+from metavib.model import Model
+from metavib.networks import Backbone
 from metavib.networks.layers import lift
 from metavib.networks.weights import Weights
 from metavib.posteriors.posterior import Encoding
-from metavib.random import Noise
+from metavib.random import Noise, Stream, draw
 from metavib.tasks.inputs import Points
-from metavib.tasks.task import Examples
+from metavib.tasks.task import Examples, Task
+
+FEW, MANY = 2.0, 10.0
+"""Scales of the cosine head for up to 200 classes, and for more."""
+
+
+# Heads
+
+
+class Head(nn.Module, ABC):
+    r"""A family of classifiers $f(\phi; w)$, without weights of its own."""
+
+    features: int
+    ranks: dict[str, int]
+    """How many trailing dimensions of each weight are its own."""
+
+    @abstractmethod
+    def initial(self, classes: int) -> Weights:
+        """Weights to begin training with: a random row a class."""
+
+    @abstractmethod
+    def fresh(self, classes: int) -> Weights:
+        """Weights a new task begins with: the same row for every class."""
+
+    @abstractmethod
+    def anew(self) -> "Head":
+        """The head to fit to a new task, whose classes are few; it starts where this one says."""
+
+    @abstractmethod
+    def forward(self, phi: Float[Tensor, "*b n m"], weights: Weights) -> Float[Tensor, "*b n c"]:
+        """The scores of each class."""
+
+
+@final
+class LinearHead(Head):
+    r"""$f = W \phi + b$.
+
+    Args:
+        features: length of $\phi$.
+    """
+
+    ranks = {"weight": 2, "bias": 1}
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.features = features
+
+    def initial(self, classes: int) -> Weights:
+        r"""W uniform in $\pm 1/\sqrt m$ as PyTorch draws it, b = 0."""
+        return {"weight": nn.Linear(self.features, classes).weight.detach(), "bias": torch.zeros(classes)}
+
+    def fresh(self, classes: int) -> Weights:
+        """Zero: any common row gives the same probabilities."""
+        return {"weight": torch.zeros(classes, self.features), "bias": torch.zeros(classes)}
+
+    def anew(self) -> "LinearHead":
+        """Nothing depends on the number of classes."""
+        return self
+
+    def forward(self, phi: Tensor, weights: Weights) -> Tensor:
+        """The affine map."""
+        return phi @ weights["weight"].mT + weights["bias"].unsqueeze(-2)
+
+
+@final
+class CosineHead(Head):
+    r"""$f_n = \gamma\, g_n \cos(\phi, v_n)$: a direction and a learned norm a class (weight normalisation).
+
+    $g_n v_n / |v_n|$ is the class's weight vector; Chen et al.'s code learns $g_n$ although their text says cosine.
+
+    Args:
+        features: length of $\phi$.
+        scale: $\gamma$: `FEW` in their code, `MANY` for more than 200 classes.
+    """
+
+    ranks = {"v": 2, "g": 1}
+    common: Tensor
+
+    def __init__(self, features: int, *, scale: float = FEW) -> None:
+        super().__init__()
+        if not scale > 0:
+            raise ValueError(f"the scale of the cosines must be positive; got {scale}.")
+        self.features, self.scale = features, scale
+        # Random and not, say, all ones: features that are all positive would lie along that direction, and the gradient
+        # has no part along v. Saved with the model, so that its predictions are too.
+        self.register_buffer("common", _uniform(1, features))
+
+    def initial(self, classes: int) -> Weights:
+        """V as PyTorch draws a linear layer's rows, g their norms."""
+        v = _uniform(classes, self.features)
+        return {"v": v, "g": v.norm(dim=-1)}
+
+    def fresh(self, classes: int) -> Weights:
+        """One random direction for all classes, and its norm."""
+        v = self.common.expand(*self.common.shape[:-2], classes, -1)
+        return {"v": v, "g": v.norm(dim=-1)}
+
+    def anew(self) -> "CosineHead":
+        """The same start with the scale for few classes."""
+        head = CosineHead(self.features, scale=FEW)
+        head.common = self.common
+        return head
+
+    def forward(self, phi: Tensor, weights: Weights) -> Tensor:
+        """Scaled cosines."""
+        directions = F.normalize(weights["v"], dim=-1)
+        return self.scale * (F.normalize(phi, dim=-1, eps=1e-8) @ directions.mT) * weights["g"].unsqueeze(-2)
+
+
+def _uniform(rows: int, features: int) -> Tensor:
+    return torch.empty(rows, features).uniform_(-1 / sqrt(features), 1 / sqrt(features))
+
+
+# The two phases
 
 
 @final
@@ -155,3 +281,71 @@ class FittedHead(Encoder):
             return p.to(phi).expand(*phi.shape[:-2], *p.shape[p.ndim - rank :])
 
         return {name: expand(p, self.head.ranks[name]) for name, p in self.head.fresh(classes).items()}
+
+
+def feature_transfer(backbone: Backbone, classes: int) -> Model:
+    """Feature Transfer, phase 1: a linear head over all training classes. Train on `AllWay` with beta = 0."""
+    return Model(Embedding(backbone), CommonHead(LinearHead(backbone.features), classes), Softmax(classes))
+
+
+def baseline_pp(backbone: Backbone, classes: int) -> Model:
+    """Baseline++ (Chen et al. 2019), phase 1: a cosine head over all classes. Train on `AllWay` with beta = 0."""
+    head = CosineHead(backbone.features, scale=FEW if classes <= 200 else MANY)
+    return Model(Embedding(backbone), CommonHead(head, classes), Softmax(classes))
+
+
+def fine_tuned(trained: Model, ways: int, *, sgd: SGD | None = None) -> Model:
+    """Phase 2 of Feature Transfer and Baseline++: the trained features, a new head fitted to each task.
+
+    Args:
+        trained: a model of phase 1, whose network is shared, not copied.
+        ways: classes of a new task.
+        sgd: how the head is fitted; as Chen et al. do where None.
+    """
+    if not isinstance(trained.encoder, CommonHead):
+        raise TypeError(
+            "fine_tuned takes a model made by feature_transfer or baseline_pp; "
+            f"got one whose encoder is {type(trained.encoder).__name__}."
+        )
+    return Model(trained.prior, FittedHead(trained.encoder.head.anew(), sgd or SGD()), Softmax(ways))
+
+
+# Tasks of the first phase
+
+
+@final
+class AllWay:
+    """Tasks with an empty support, whose query is `batch_size` images of any class with their global labels.
+
+    Images are drawn independently, with replacement, where a loader would shuffle: an epoch has no meaning for a
+    source of tasks. Without a support, batch-norm as `support+point` would normalise every image by itself: train on
+    these with `running` or `transductive`.
+
+    Args:
+        data: the images, on the device to sample on.
+        batch_size: images a batch; 16 in Chen et al.
+        transform: what turns uint8 images into floats.
+    """
+
+    def __init__(self, data: Labelled, *, batch_size: int = 16, transform: Transform = unit) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
+        if not len(data.labels):
+            raise ValueError("there must be at least one image to draw from; got an empty set.")
+        self.data, self.batch_size, self.transform = data, batch_size, transform
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are to tell apart."""
+        return len(self.data.names)
+
+    def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
+        """Independent mini-batches in leading dimensions of the given shape; `()` is one."""
+        images, labels, _ = self.data
+        index = draw(torch.randint, len(labels), (*shape, self.batch_size), stream=generator)
+        index = index.to(images.device)
+        x = self.transform(images.index_select(0, index.flatten()), generator)
+        x, y = x.reshape(*index.shape, *x.shape[1:]), labels[index]
+        mask = torch.ones_like(y, dtype=torch.bool)
+        nothing = [slice(None)] * len(shape) + [slice(0)]
+        return Task(Examples(x[*nothing], y[*nothing], mask[*nothing]), Examples(x, y, mask))
