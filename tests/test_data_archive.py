@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from data_files import encode, noise, truncate, write_folder, write_tar, write_zip
-from metavib.data.archive import Limits, decode_image, gather, members, read_gz
-from metavib.data.packed import decode_rows, read_npz
+from metavib.data.archive import Limits, decode_image, decode_rows, gather, members, read_gz, read_npz
 
 FILES = {"top/a.txt": b"alpha", "top/deep/b.txt": b"beta" * 100, "c.bin": bytes(range(256))}
 

@@ -19,11 +19,11 @@ from data_files import (
     omniglot_rows,
 )
 from metavib.data import catalog, dataset_root, splits
+from metavib.data.archive import read_npz
 from metavib.data.catalog import DATASETS, find
-from metavib.data.experiments import EXPERIMENTS
-from metavib.data.mini_imagenet_classes import CLASSES
-from metavib.data.omniglot import alphabet, omniglot
-from metavib.data.packed import read_npz
+from metavib.data.characters import alphabet, omniglot
+from metavib.data.class_splits import EXPERIMENTS
+from metavib.data.photographs import MINI_IMAGENET_CLASSES as CLASSES
 
 COUNTS = {
     "omniglot-emnist": (1597, 31, 31),

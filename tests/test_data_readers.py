@@ -30,12 +30,11 @@ from data_files import (
     write_tar,
     write_zip,
 )
-from metavib.data.characters import character
-from metavib.data.cub import cub, part_of
-from metavib.data.emnist import NAMES, emnist
+from metavib.data.characters import BACKGROUND, alphabet, character, emnist, omniglot
+from metavib.data.characters import EMNIST_CLASSES as NAMES
 from metavib.data.folder import folder, folder_splits, split_classes
-from metavib.data.mini_imagenet import mini_imagenet
-from metavib.data.omniglot import BACKGROUND, alphabet, omniglot
+from metavib.data.photographs import cub, mini_imagenet
+from metavib.data.photographs import cub_part as part_of
 
 
 @pytest.fixture(autouse=True)

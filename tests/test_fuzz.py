@@ -29,10 +29,10 @@ import data_files
 import tiny
 from metavib.adapt import state as states
 from metavib.adapt.learner import Learner
-from metavib.data import archive, emnist
+from metavib.data import archive, characters
+from metavib.data.archive import read_npz
 from metavib.data.cache import MANIFEST, cached
 from metavib.data.labelled import Labelled
-from metavib.data.packed import read_npz
 from metavib.data.table import Columns, read_csv
 from metavib.files import naming, read_json, write_json
 from metavib.training import build, checkpoint, config
@@ -119,7 +119,7 @@ def idx(which: int) -> tuple[Callable[[Path], object], Callable[[Path], Any]]:
 
     def read(path: Path) -> Any:
         pair = (path, path.with_name("other.gz"))
-        return emnist._idx(*(pair if which == 0 else pair[::-1]))
+        return characters._idx(*(pair if which == 0 else pair[::-1]))
 
     return make, read
 

@@ -4,8 +4,8 @@ from metavib.data.cache import cache_root as cache_root
 from metavib.data.catalog import Entry as Entry
 from metavib.data.catalog import catalog as catalog
 from metavib.data.catalog import dataset_root as dataset_root
-from metavib.data.experiments import EXPERIMENTS as EXPERIMENTS
-from metavib.data.experiments import splits as splits
+from metavib.data.class_splits import EXPERIMENTS as EXPERIMENTS
+from metavib.data.class_splits import splits as splits
 from metavib.data.folder import folder as folder
 from metavib.data.folder import folder_splits as folder_splits
 from metavib.data.labelled import Labelled as Labelled

@@ -42,16 +42,13 @@ def data(tasks: TasksConfig) -> dict[str, str] | str | None:
 
     Files that went away during a long training are no reason to lose its record.
     """
-    from metavib.data import (
-        EXPERIMENTS,  # readers of images, not needed by every command
-        checksums,
-    )
+    from metavib.data import class_splits  # readers of images, not needed by every command
 
     try:
-        if tasks.name in EXPERIMENTS:
-            return checksums.checksums(tasks.name, tasks.root)
+        if tasks.name in class_splits.EXPERIMENTS:
+            return class_splits.checksums(tasks.name, tasks.root)
         if tasks.name == "images" and tasks.root is not None:
-            return {Path(tasks.root).name: checksums.checksum(Path(tasks.root))}
+            return {Path(tasks.root).name: class_splits.checksum(Path(tasks.root))}
     except OSError:
         return None
     if tasks.name == "table":

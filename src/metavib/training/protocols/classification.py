@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from metavib.baselines import AllWay
-from metavib.data import Labelled, Splits, experiments
+from metavib.data import Labelled, Splits, class_splits
 from metavib.data.augmentations import (
     CentreCrop,
     ColourJitter,
@@ -273,10 +273,10 @@ def load(tasks: TasksConfig) -> Splits:
             raise ValueError("images needs the folder of class folders: pass --root DIR.")
         return folder_splits(tasks.root, size=stored_size(tasks), channels=tasks.channels, minimum=tasks.ways)
     if tasks.name == "omniglot-emnist":
-        return experiments.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
+        return class_splits.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
     if tasks.name == "omniglot":
-        return experiments.splits(tasks.name, root=tasks.root, shuffled=tasks.shuffled)
-    return experiments.splits(tasks.name, root=tasks.root)
+        return class_splits.splits(tasks.name, root=tasks.root, shuffled=tasks.shuffled)
+    return class_splits.splits(tasks.name, root=tasks.root)
 
 
 def evaluation_transform(tasks: TasksConfig) -> Transform:

@@ -17,6 +17,7 @@ References:
     Chen et al. (2019), A Closer Look at Few-shot Classification (CUB's, and the two across datasets).
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,13 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from metavib.data import omniglot as characters
-from metavib.data.cub import cub as read_cub
-from metavib.data.emnist import emnist as read_emnist
+from metavib.data import characters, photographs
+from metavib.data.catalog import find
 from metavib.data.labelled import Splits, check_disjoint, concatenate, select_classes
 from metavib.data.labelled import rotations as with_rotations
-from metavib.data.mini_imagenet import mini_imagenet as read_mini_imagenet
-from metavib.data.mini_imagenet_classes import CLASSES
 
 Place = Path | str | None
 
@@ -68,7 +66,7 @@ def omniglot_emnist(*, root: Place = None, cache: Place = None, rotations: bool 
         crop: resizes to 32 and takes the centre 28, as that code does, rather than resize to 28.
     """
     drawn = characters.omniglot(root=root, cache=cache, crop=crop)
-    written = read_emnist(root=root, cache=cache, crop=crop)
+    written = characters.emnist(root=root, cache=cache, crop=crop)
     train = select_classes(drawn, [name for name in drawn.names if characters.alphabet(name) != "Latin"])
     even, odd = (select_classes(written, range(start, written.classes, 2)) for start in (0, 1))
     if rotations:
@@ -119,7 +117,7 @@ def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = 
     """Omniglot by alphabet: train on background alphabets, test on the evaluation ones.
 
     An alphabet is a task of 20 characters, so the four background alphabets with fewer are left out. The
-    validation alphabets are those of Vinyals et al. `metavib.data.omniglot.alphabet` gives the alphabet of a
+    validation alphabets are those of Vinyals et al. `metavib.data.characters.alphabet` gives the alphabet of a
     class name.
 
     Args:
@@ -143,8 +141,10 @@ def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = 
 
 def mini_imagenet(*, root: Place = None, cache: Place = None) -> Splits:
     """mini-ImageNet with the split of Ravi and Larochelle (2017), 84 x 84."""
-    parts = Splits(*(read_mini_imagenet(part, root=root, cache=cache) for part in CLASSES))
-    for (part, names), data in zip(CLASSES.items(), parts, strict=True):
+    parts = Splits(
+        *(photographs.mini_imagenet(part, root=root, cache=cache) for part in photographs.MINI_IMAGENET_CLASSES)
+    )
+    for (part, names), data in zip(photographs.MINI_IMAGENET_CLASSES.items(), parts, strict=True):
         strange = sorted(set(data.names) - set(names))
         if strange:  # another division of the same images would give numbers that compare with nothing
             raise ValueError(
@@ -156,14 +156,14 @@ def mini_imagenet(*, root: Place = None, cache: Place = None) -> Splits:
 
 def cub(*, root: Place = None, cache: Place = None) -> Splits:
     """CUB with the split of Chen et al. (2019): training pictures 256 x 256, the others 96 x 96."""
-    parts = (read_cub(part, root=root, cache=cache) for part in ("base", "val", "novel"))
+    parts = (photographs.cub(part, root=root, cache=cache) for part in ("base", "val", "novel"))
     return _checked("cub", Splits(*parts), (100, 50, 50))
 
 
 def mini_imagenet_cub(*, root: Place = None, cache: Place = None) -> Splits:
     """From all 100 classes of mini-ImageNet (84 x 84) to CUB's validation and novel classes (96 x 96)."""
     train = concatenate(*mini_imagenet(root=root, cache=cache))
-    held_out = (read_cub(part, root=root, cache=cache) for part in ("val", "novel"))
+    held_out = (photographs.cub(part, root=root, cache=cache) for part in ("val", "novel"))
     return _checked("mini-imagenet-cub", Splits(train, *held_out), (100, 50, 50))
 
 
@@ -186,3 +186,41 @@ def _checked(name: str, parts: Splits, expected: tuple[int, int, int]) -> Splits
             "Some of them are incomplete or of another dataset: `metavib data` lists them."
         )
     return check_disjoint(parts)
+
+
+# Which data a run was made with
+
+_DATASETS = {
+    "omniglot-emnist": ("omniglot", "emnist"),
+    "omniglot": ("omniglot",),
+    "augmented-omniglot": ("omniglot",),
+    "mini-imagenet": ("mini-imagenet",),
+    "cub": ("cub",),
+    "mini-imagenet-cub": ("mini-imagenet", "cub"),
+}
+
+
+def checksums(experiment: str, root: Place = None) -> dict[str, str]:
+    """SHA-256 by file name, of the files an experiment's datasets are read from.
+
+    Args:
+        experiment: a key of `metavib.data.EXPERIMENTS`.
+        root: where datasets lie: the argument, else `$METAVIB_DATA`, else `./data`.
+    """
+    found: dict[str, str] = {}
+    for dataset in _DATASETS[experiment]:
+        if dataset == "omniglot":
+            files = characters.omniglot_files(root, crop=experiment == "omniglot-emnist").files
+        else:
+            files = find(dataset, root).files
+        found |= {file.name: checksum(file) for file in files}
+    return found
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file; of a folder, that of the names and checksums of the files in it, in order."""
+    if not path.is_dir():
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    lines = [f"{checksum(p)}  {p.relative_to(path).as_posix()}\n" for p in path.rglob("*") if p.is_file()]
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
