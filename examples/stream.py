@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from metavib.adapt import state as states
 from metavib.adapt.learner import Learner
 from metavib.encoders import ExactSites
 from metavib.kernels import Linear
@@ -72,7 +71,7 @@ def stream(learner: Learner, points: int, batch: int, folder: Path) -> dict[str,
         seen.append(i * batch)
         if i in looks:
             found = task.predict(grid)
-            states.save(task, folder / "task.safetensors")
+            task.save(folder / "task.safetensors", form="memory")
             size = (folder / "task.safetensors").stat().st_size
             error = float(np.sqrt(np.mean((found.mean.numpy() - truth) ** 2)))
             rows.append((i * batch, size, error, float(found.q.var.mean().sqrt())))

@@ -3,7 +3,8 @@
     python examples/two_places.py
 
 Two clinics sort measurements into the same kinds, with the same trained model. One has never seen the kind "rare". Each
-writes a small state file; adding the two gives exactly what one place with all the points would have learned.
+writes a small file with its memory of the task, sums in which no single point is left; adding the two gives exactly
+what one place with all the points would have learned.
 """
 
 import argparse
@@ -13,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from metavib.adapt import state as states
 from metavib.adapt.learner import Learner
 from metavib.encoders import SimplifiedSites
 from metavib.kernels import Cosine
@@ -64,9 +64,9 @@ def main(argv: list[str] | None = None) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         # Each place by itself; only the file travels.
-        states.save(learner.adapt(there), Path(folder, "there.safetensors"))
+        learner.adapt(there).save(Path(folder, "there.safetensors"), form="memory")
         mine = learner.adapt(here)
-        merged = mine.merge(states.load(Path(folder, "there.safetensors"), learner))
+        merged = mine.merge(learner.load(Path(folder, "there.safetensors")))
         size = Path(folder, "there.safetensors").stat().st_size
     together = learner.adapt((np.concatenate([here[0], there[0]]), here[1] + there[1]))
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 import oracles
 from metavib import files
-from metavib.adapt import state as states
+from metavib.adapt.file import run_of
 from metavib.adapt.learner import Learner
 from metavib.training import checkpoint
 from metavib.training import loop as train
@@ -303,7 +303,7 @@ def test_a_run_that_moved_is_named_with_run(home, place):
     moved = predicted(place / "t.safetensors", place / "query.csv", "--run", place / "elsewhere")
     assert moved == predicted(place / "task.safetensors", place / "query.csv")
     done("update", place / "t.safetensors", "--points", place / "more.csv", "--run", place / "elsewhere")
-    assert states.run_of(place / "t.safetensors") == place / "elsewhere"  # from now on it knows
+    assert run_of(place / "t.safetensors") == place / "elsewhere"  # from now on it knows
     assert len(predicted(place / "t.safetensors", place / "query.csv")) == 7
 
 
@@ -345,13 +345,29 @@ def test_a_full_disk_leaves_the_old_predictions(place, monkeypatch):
     assert out.read_bytes() != before
 
 
-def test_a_method_without_a_memory_says_so(tmp_path, home):
+@pytest.mark.parametrize("method", ["maml", "stochastic-maml", "gp-maml"])
+def test_a_method_without_a_memory_keeps_its_points(tmp_path, method):
+    """Adapt, update, forget and predict all the same, as the Python API does with the points at hand."""
     options = settings(**{"model.widths": [8, 8], "tasks.shots": 3, "tasks.queries": 3, "test.shots": [2]})
-    run = tmp_path / "run"
-    done("train", "sinusoid", "--method", "maml", "--steps", 2, "--out", run, "--quiet", *options)
-    write(tmp_path / "s.csv", ["x", "y"], [[0.1, 0.2], [1.0, 0.5]])
-    message = refused("adapt", run, "--support", tmp_path / "s.csv", "--out", tmp_path / "t.safetensors")
-    assert "no state of constant size" in message and not (tmp_path / "t.safetensors").exists()
+    run, state = tmp_path / "run", tmp_path / "t.safetensors"
+    done("train", "sinusoid", "--method", method, "--steps", 2, "--out", run, "--quiet", *options)
+    x, y = np.array([0.1, 1.0, -2.0, 3.0]), np.array([0.2, 0.5, -0.7, 0.3])
+    for name, rows in (("s", slice(2)), ("more", slice(2, 4)), ("all", slice(4))):
+        write(tmp_path / f"{name}.csv", ["x", "y"], np.stack([x, y], -1)[rows].tolist())
+    write(tmp_path / "q.csv", ["x"], [[0.3], [0.6]])
+    learner = Learner.from_run(run)
+
+    def wanted(n: int) -> np.ndarray:
+        said = learner.adapt((x[:n], y[:n])).predict(np.array([0.3, 0.6]))
+        return torch.stack([said.mean, said.variance.sqrt(), *said.interval(0.95)], -1).numpy()
+
+    assert "2 points" in done("adapt", run, "--support", tmp_path / "s.csv", "--out", state)
+    np.testing.assert_allclose(values(predicted(state, tmp_path / "q.csv")), wanted(2), rtol=1e-12)
+    assert "4 points" in done("update", state, "--points", tmp_path / "more.csv")
+    np.testing.assert_allclose(values(predicted(state, tmp_path / "q.csv")), wanted(4), rtol=1e-12)
+    done("update", state, "--points", tmp_path / "more.csv", "--forget")
+    np.testing.assert_allclose(values(predicted(state, tmp_path / "q.csv")), wanted(2), rtol=1e-12)
+    assert "2 of 2 are not" in refused("update", state, "--points", tmp_path / "more.csv", "--forget")
 
 
 # Sinusoids

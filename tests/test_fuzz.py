@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 import data_files
 import tiny
-from metavib.adapt import state as states
 from metavib.adapt.learner import Learner
 from metavib.data import archive, characters
 from metavib.data.archive import read_npz
@@ -91,11 +90,11 @@ def resume(path: Path) -> Any:
 
 
 def read_state(path: Path) -> Any:
-    return states.load(path, learner()).predict([[0.3]])
+    return learner().load(path).predict([[0.3]])
 
 
 def save_state(path: Path) -> None:
-    states.save(learner().adapt(([[0.1], [0.7]], [1.0, -1.0])), path, run="somewhere")
+    learner().adapt(([[0.1], [0.7]], [1.0, -1.0])).save(path, run=Path("somewhere"))
 
 
 def picture(kind: str) -> Callable[[Path], object]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 import tiny
-from metavib.adapt import state as states
 from metavib.adapt.learner import Learner
 from metavib.training import checkpoint
 from metavib.training import loop as train
@@ -128,11 +127,11 @@ POINTS = np.array([[-1.0, 0.3], [0.5, -0.2], [2.0, 0.9]])
 
 def check_state(path: Path, learner: Learner) -> int:
     """The state in a file is that of some whole number of updates, as the API makes it; returns how many."""
-    found = states.load(path, learner)
+    found = learner.load(path)
     k, rest = divmod(found.n, len(POINTS))
     assert k >= 1 and rest == 0
-    one = learner.adapt((POINTS[:, :1], POINTS[:, 1])).state.memory
-    for a, b in zip(found.state.memory, one, strict=True):
+    one = learner.adapt((POINTS[:, :1], POINTS[:, 1])).memory.sums
+    for a, b in zip(found.memory.sums, one, strict=True):
         assert torch.allclose(a, k * b, rtol=1e-12, atol=0)  # sums of the same points over and over
     return k
 
@@ -172,7 +171,7 @@ def test_thirty_kills_of_the_program_while_it_updates_a_state_lose_no_update(tmp
     """`metavib update` over and over, killed: the file holds the points of a whole number of updates."""
     train.train(tiny.sinusoid(), tmp_path / "run", quiet=True)
     learner = Learner.from_run(tmp_path / "run")
-    states.save(learner.adapt((POINTS[:, :1], POINTS[:, 1])), tmp_path / "task.safetensors", run=str(tmp_path / "run"))
+    learner.adapt((POINTS[:, :1], POINTS[:, 1])).save(tmp_path / "task.safetensors", run=tmp_path / "run")
     (tmp_path / "points.csv").write_text("x,y\n" + "".join(f"{x},{y}\n" for x, y in POINTS))
     kills, different = map(int, run(UPDATE.format(kills=UPDATES), tmp_path).split())
     assert kills >= UPDATES and different >= 3

@@ -1,10 +1,13 @@
 """Adapt, update, merge, forget: equal to adapting with all points at once, refused where theory forbids it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 from torch.testing import assert_close
 
 import cases
@@ -12,7 +15,7 @@ import tiny
 from learners import DTYPES, WAYS, model, points, same, softmax
 from metavib import kernels, likelihoods
 from metavib.adapt.learner import Learner
-from metavib.adapt.predictor import Conditioned, Memorised
+from metavib.adapt.predictor import Conditioned, Memorised, Predictor
 from metavib.baselines import dkt_linear, proto_net
 from metavib.encoders import FullSites, GeneralSites, SimplifiedSites
 from metavib.methods import gp_vib, maml
@@ -109,8 +112,47 @@ def test_a_class_without_points_is_one_that_was_declared() -> None:
     merged = learner.adapt((x, y)).merge(learner.adapt((x[:0], []), classes=("rare",)))
     assert declared.classes == merged.classes == (0, 1, "rare")
     same(declared, merged)
-    # No point spoke for it: wherever there are points it is the least likely.
-    assert bool((declared.predict(x).probabilities.argmin(-1) == 2).float().mean() > 0.9)
+    # No point spoke for it or against it: its function is the prior's, the others' are what they were without it.
+    trained = learner.trained
+    q, two = trained.marginals(declared.posterior, x, declared.memory.seen), learner.adapt((x, y))
+    assert_close(q.mean[:, 2], torch.zeros(20, dtype=torch.float64))
+    assert_close(q.var[:, 2], trained.model.prior.kernel.embed(trained.features(x).double()).square().sum(-1))
+    assert_close(q.mean[:, :2], trained.marginals(two.posterior, x).mean)
+
+
+def one_class(kernel=None, sites=None) -> Learner:
+    return Learner(softmax(sites or SimplifiedSites(m=3.0, s=0.5), kernel=kernel or kernels.Cosine()), samples=20_000)
+
+
+@pytest.mark.parametrize("kernel", [kernels.Cosine, kernels.RBF])
+def test_rows_of_one_class_leave_the_others_possible(kernel) -> None:
+    """However often a point is seen, p = E sigmoid(m - f) with f ~ N(0, k) of the class without points, by SciPy."""
+    (x, _), learner = points(1), one_class(kernel())
+    for n in (1, 10, 1000):
+        task = learner.adapt((x.expand(n, -1), ["no"] * n), classes=("no", "yes"))
+        assert isinstance(task, Conditioned if kernel is kernels.RBF else Memorised)
+        found = task.predict(x).probabilities[0]
+        k, s = 1.0, 0.5 / n
+        mean, var = 3.0 * k / (k + s), k - k * k / (k + s) + k
+        expected = stats.norm.expect(special.expit, loc=mean, scale=var**0.5)
+        assert float(found[0]) == pytest.approx(expected, abs=0.01) and 0.6 < float(found[0]) < 0.95
+    # It takes a point of the other class to know better, and then both are as if they had been there from the start.
+    both = task.update((-x, ["yes"]))
+    same(both, learner.adapt((torch.cat([x.expand(1000, -1), -x]), ["no"] * 1000 + ["yes"])), tol=1e-6)
+    assert float(both.predict(x).probabilities[0, 0]) > float(found[0])
+
+
+def test_a_class_without_points_is_what_a_method_says_without_points() -> None:
+    """MAML, whose classes are columns of its weights: those of the class without points are the meta-learned ones."""
+    built = maml(cases.backbone(), likelihoods.Softmax(3), descent=cases.descent()).double()
+    learner, (x, y) = Learner(built), points(8, classes=2)
+    found = learner.adapt((x, y), classes=(0, 1, 2)).predict(x).probabilities
+    mask = torch.ones(8, dtype=torch.bool)
+    with torch.no_grad():
+        adapted, untouched = (
+            built.encode(Examples(x[:n], y[:n], mask[:n]), Points(x, mask)).marginals().f for n in (8, 0)
+        )
+    assert_close(found, torch.cat([adapted[:, :2], untouched[:, 2:]], -1).softmax(-1))
 
 
 def test_permuted_classes_permute_the_probabilities_exactly() -> None:
@@ -147,11 +189,11 @@ def test_predictors_never_change() -> None:
     learner, (x, y) = Learner(softmax()), points(10, classes=3)
     first = learner.adapt((x, y))
     before = first.predict(x).probabilities.clone()
-    kept = [t.clone() for t in (*first.state.memory, first.state.counts)]
+    kept = [t.clone() for t in (*first.memory.sums, first.memory.counts)]
     first.update((x, y)).forget((x[:3], y[:3]))
     first.merge(learner.adapt((x, [9] * 10)))
     assert torch.equal(first.predict(x).probabilities, before)
-    assert all(torch.equal(a, b) for a, b in zip(kept, (*first.state.memory, first.state.counts), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(kept, (*first.memory.sums, first.memory.counts), strict=True))
     assert (first.n, first.classes) == (10, (0, 1, 2))
 
 
@@ -226,13 +268,13 @@ def test_batch_norm_decides_whether_points_can_be_added() -> None:
     assert_close(together, alone, rtol=1e-9, atol=1e-9)
     across = Learner(conv("transductive")).adapt((x[:6], y[:6]))
     assert not torch.allclose(across.predict(x[6:]).probabilities[0], across.predict(x[6:7]).probabilities[0])
-    for predictor, norm in ((point, "support.point"), (across, "transductive")):
-        with pytest.raises(
-            TypeError, match=f"under batch-norm '{norm}' the features of old points change.*adapt again"
-        ):
-            predictor.update((x, y))
-        with pytest.raises(TypeError, match="points of both places"):
-            predictor.merge(predictor)
+    for norm in ("support+point", "transductive"):
+        learner = Learner(conv(norm))
+        assert f"under batch-norm '{norm}' the features of old points change" in str(learner.trained.obstacle)
+        grown = learner.adapt((x[:4], y[:4])).update((x[4:6], y[4:6]))
+        assert isinstance(grown, Conditioned) and not grown.constant_size and same_memory.constant_size
+        at_once = learner.adapt((x[:6], y[:6])).predict(x[6:]).probabilities
+        assert torch.equal(grown.predict(x[6:]).probabilities, at_once)
 
 
 def without_memory() -> dict[str, tuple[Model, str]]:
@@ -253,24 +295,59 @@ def without_memory() -> dict[str, tuple[Model, str]]:
     }
 
 
+def numbers(predictor: Predictor) -> torch.Tensor:
+    found = predictor.predict(points(4, seed=1)[0])
+    return found.probabilities if hasattr(found, "probabilities") else torch.stack([found.mean, found.variance])
+
+
 @pytest.mark.parametrize("name", without_memory())
-def test_models_without_a_memory_predict_and_say_why_they_do_not_learn_on(name) -> None:
+def test_models_without_a_memory_learn_on_by_keeping_their_points(name, tmp_path) -> None:
+    """Every verb is the same as adapting to the points that are left of it, to the last bit; and so is a file."""
     built, reason = without_memory()[name]
-    predictor = Learner(built).adapt(points(6, classes=3 if name in ("proto-net", "dkt") else 0))
-    assert isinstance(predictor, Conditioned) and predictor.n == 6
-    first = predictor.predict(points(4, seed=1)[0])
-    again = predictor.predict(points(4, seed=1)[0])
-    for field in ("mean", "probabilities"):
-        if hasattr(first, field):
-            assert torch.equal(getattr(first, field), getattr(again, field))
-    for refused, remedy in (
-        (lambda: predictor.update(points(1)), "adapt again with all points"),
-        (lambda: predictor.merge(predictor), "adapt again with the points of both"),
-        (lambda: predictor.forget(points(1)), "adapt again with the points that are left"),
-        (lambda: predictor.state, "keep the support points"),
-    ):
-        with pytest.raises(TypeError, match=f"{reason}.*{remedy}"):
-            refused()
+    learner, classes = Learner(built), 3 if name in ("proto-net", "dkt") else 0
+    x, y = points(12, classes=classes)
+    y[:3] = torch.arange(3)  # of every class
+    assert re.search(reason, str(learner.trained.obstacle))
+    whole = learner.adapt((x, y))
+    assert isinstance(whole, Conditioned) and not whole.constant_size and whole.n == 12
+    expected = numbers(whole)
+    assert torch.equal(numbers(whole), expected)  # always the same
+    grown = learner.adapt((x[:6], y[:6])).update((x[6:7], y[6:7])).update((x[7:], y[7:]))
+    assert torch.equal(numbers(grown), expected) and grown.n == 12
+    named = {"classes": (0, 1, 2)} if classes else {}
+    both = learner.adapt((x[:6], y[:6]), **named).merge(learner.adapt((x[6:], y[6:]), **named))
+    assert torch.equal(numbers(both), expected)
+    more = points(3, seed=5, classes=classes)
+    assert torch.equal(numbers(grown.update(more).forget(more)), expected)
+    assert torch.equal(numbers(grown.forget((x[7:9], y[7:9]))), numbers(learner.adapt((x[left], y[left]))))
+    grown.save(tmp_path / "task")
+    assert torch.equal(numbers(learner.load(tmp_path / "task")), expected)
+    with pytest.raises(ValueError, match="not all among those learned: 1 of 2 are not"):
+        whole.forget((torch.stack([x[0], x[0] + 1]), y[[0, 1]]))
+    with pytest.raises(TypeError, match=f"no memory of constant size: {reason}"):
+        whole.save(tmp_path / "memory", form="memory")
+    assert not (tmp_path / "memory").exists()
+
+
+left = [0, 1, 2, 3, 4, 5, 6, 9, 10, 11]
+
+
+def test_a_point_learned_twice_is_forgotten_once() -> None:
+    learner, (x, y) = Learner(model(kernel=kernels.RBF())), points(4)
+    twice = learner.adapt((x, y)).update((x[:1], y[:1]))
+    assert_close(numbers(twice.forget((x[:1], y[:1]))), numbers(learner.adapt((x, y))), rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="not all among those learned"):
+        twice.forget((x[:1].expand(3, -1), y[:1].expand(3)))
+
+
+def test_what_a_user_does_to_an_array_later_changes_no_predictor() -> None:
+    for kernel in (kernels.Linear(), kernels.RBF()):
+        learner, (x, y) = Learner(model(kernel=kernel)), points(5)
+        task = learner.adapt((x, y))
+        before = numbers(task)
+        x.zero_()
+        y.zero_()
+        assert torch.equal(numbers(task), before)
 
 
 def test_the_number_of_classes_is_free_unless_weights_know_it() -> None:

@@ -10,10 +10,10 @@ import torch
 
 import tiny
 from metavib import cli
-from metavib.adapt import state as states
 from metavib.adapt.learner import Learner
 from metavib.adapt.prediction import ClassPrediction
 from metavib.adapt.predictor import Predictor
+from metavib.adapt.trained import fingerprint
 from metavib.files import read_json, read_tensors, write_tensors
 from metavib.networks import repeats
 from metavib.training import build, checkpoint
@@ -95,8 +95,8 @@ def test_a_state_made_in_one_precision_goes_on_in_the_other(runs, tmp_path, name
     (inputs, outputs), x = data(name)
     here, there = (Learner.from_run(runs / name, precision=p) for p in order)
     task = here.adapt((inputs[1:], outputs[1:]))
-    states.save(task, tmp_path / "t.safetensors")
-    moved = states.load(tmp_path / "t.safetensors", there)
+    task.save(tmp_path / "t.safetensors")
+    moved = there.load(tmp_path / "t.safetensors")
     assert torch.allclose(numbers(moved, x), numbers(task, x), rtol=1e-3, atol=1e-4)
     last = (inputs[:1], outputs[:1])
     assert torch.allclose(numbers(moved.update(last), x), numbers(task.update(last), x), rtol=1e-3, atol=1e-4)
@@ -142,7 +142,7 @@ def test_weights_in_half_precision_load_into_float32(runs, tmp_path, name, dtype
 def test_a_learner_in_bfloat16_knows_itself_in_float32(runs):
     """The definition covers narrower types too: all of them are numbers of float32."""
     model = build.at_test(checkpoint.restore_model(train.chosen(runs / "sines")), CONFIGS["sines"]).bfloat16()
-    assert states.fingerprint(model) == states.fingerprint(model.float()) == states.fingerprint(model.double())
+    assert fingerprint(model) == fingerprint(model.float()) == fingerprint(model.double())
 
 
 # Runs of a machine with a GPU
@@ -207,7 +207,7 @@ def test_a_state_says_nothing_of_devices(runs, tmp_path):
     from_gpu(runs / "sines", tmp_path / "run")
     support, _ = data("sines")
     for place, folder in (("a", runs / "sines"), ("b", tmp_path / "run")):
-        states.save(Learner.from_run(folder).adapt(support), tmp_path / place)
+        Learner.from_run(folder).adapt(support).save(tmp_path / place, form="memory")
     assert tiny.same_state(tmp_path / "a", tmp_path / "b")
     tensors, _ = read_tensors(tmp_path / "a")
     assert {t.dtype for t in tensors.values()} == {torch.float64} and np.isfinite(tensors["A"].numpy()).all()

@@ -86,12 +86,12 @@ def test_a_million_points_in_float64_agree_to_nine_digits(million) -> None:
 
 def test_single_points_are_not_lost_on_a_memory_of_a_million() -> None:
     """20,000 updates after 2^20 points: in float32 four bits of each would be left."""
-    one = total = Learner(model(torch.float32)).adapt(stream(1)).state
+    one = total = Learner(model(torch.float32)).adapt(stream(1)).memory
     for _ in range(20):
         total = total + total  # exact
     for _ in range(20_000):
         total = total + one
-    for found, expected in zip(total.memory, one.memory, strict=True):
+    for found, expected in zip(total.sums, one.sums, strict=True):
         assert_close(found, (2**20 + 20_000) * expected, rtol=1e-11, atol=0)
 
 
@@ -150,7 +150,7 @@ def test_the_cost_of_an_update_and_of_a_prediction_does_not_grow(classes) -> Non
     costs = []
     for n in (10, 100_000):
         task = learner.adapt((x[:n], y[:n]))
-        sizes = [t.numel() for t in (*task.state.memory, task.state.counts)]
+        sizes = [t.numel() for t in (*task.memory.sums, task.memory.counts)]
         with Operations() as update:
             later = task.update((x[:1], y[:1]))
         with Operations() as first:

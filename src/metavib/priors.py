@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from metavib.kernels import Kernel
 from metavib.networks import Backbone
 from metavib.networks.layers import Linear
+from metavib.networks.norm import TaskNorm
 from metavib.networks.weights import Network, Variances, Weights
 from metavib.tasks.inputs import Inputs, Points, join
 from metavib.tasks.task import Examples
@@ -31,6 +32,20 @@ class FunctionPrior(nn.Module):
         inputs = join(support, query)
         phi = self.kernel.prepare(self.network(inputs, weights), inputs)
         return phi[..., : inputs.n, :], phi[..., inputs.n :, :]
+
+    def features_of(self, points: Points, weights: Weights | None = None) -> Tensor:
+        r"""$\phi$ of some points by themselves; what `features` has for them where nothing is `mixing`."""
+        inputs = Inputs(points.x, points.mask, 0)
+        return self.kernel.prepare(self.network(inputs, weights), inputs)
+
+    @property
+    def mixing(self) -> str | None:
+        """Why the features of a point depend on the other points of its task; None where they do not."""
+        norms = [part.encoding for part in self.modules() if isinstance(part, TaskNorm) and not part.pointwise]
+        if norms:
+            return f"under batch-norm {norms[0]!r} the features of old points change with new ones"
+        body: Backbone = self.network.body  # type: ignore[assignment]
+        return None if body.pointwise else "the network's features of a point depend on the other points"
 
 
 class WeightPrior(nn.Module):

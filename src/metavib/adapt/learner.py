@@ -4,17 +4,10 @@ r"""A trained model in daily use: adapt to a task, learn on as points arrive, pr
     task = learner.adapt((x, y))            # a predictor of this task
     task = task.update((x_new, y_new))      # another one, which knows more
     task.predict(x).interval(0.95)
+    task.save("task.safetensors")           # learner.load("task.safetensors") is the same predictor again
 
-There are two kinds of predictors (`metavib.adapt.predictor`).
-
-* `Memorised`, for GP-VIB with an explicit kernel and a network that treats points one by one: the memory of
-  `metavib.adapt.state`, of constant size, in float64. A point costs one pass of the network and $M^2$ additions,
-  whatever
-  was learned before; the first prediction after an update factorises A + I once ($M^3/3$), and each point predicted
-  costs $M^2$. Variances are sums of squares, never negative.
-* `Conditioned`, for everything else (gradient encoders, kernels without an explicit map, batch-norm that looks at other
-  points, baselines): keeps the support and encodes it anew at each prediction. It does not learn on, and says what to
-  do instead.
+There are two kinds of predictors, with the same verbs (`metavib.adapt.predictor`): `Memorised`, of constant size, where
+the model's encoder allows it, and `Conditioned`, which keeps its points, for everything else.
 
 Inputs are in the model's own space: whatever was done to them before training is to be done here. Predictions are in
 float64 on the model's device, and always the same for the same points: where an expectation is estimated by sampling
@@ -28,14 +21,14 @@ from typing import final
 
 import torch
 
+from metavib.adapt.file import read
 from metavib.adapt.predictor import Conditioned, Memorised
 from metavib.adapt.predictor import Predictor as Predictor
-from metavib.adapt.state import Labels, State
-from metavib.adapt.trained import SAMPLES, Data, Trained
+from metavib.adapt.trained import SAMPLES, Data, Support, Trained
 from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
-from metavib.tasks.task import Examples
+from metavib.posteriors.memory import Labels, TaskMemory
 from metavib.training import build, checkpoint
 from metavib.training import loop as train
 
@@ -95,18 +88,25 @@ class Learner:
             support: of one task; it may be empty.
             classes: labels of a classifier's classes, those without points included, in the order of the columns of
                 its probabilities; the labels that occur, sorted, where None. Two for a binary likelihood: no, yes.
+                Of a class without points nothing is known: its latent function is the prior's.
         """
         points = self.trained.points(support)
-        known = self.trained.classes(points.labels, classes)
+        return self._predictor(Support((points,)), self.trained.classes(points.labels, classes))
+
+    def load(self, path: str | Path) -> Predictor:
+        """The predictor that a task file holds; its predictions are those of the one saved, to the last bit.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is no task file, is damaged, or was made with another model.
+        """
+        path = Path(path)
+        (task,) = read(path, self.trained).tasks
+        return self._predictor(task.what, task.classes)
+
+    def _predictor(self, kept: Support | TaskMemory, classes: Labels) -> Predictor:
+        if isinstance(kept, TaskMemory):
+            return Memorised(self.trained, kept)
         if self.trained.obstacle is None:
-            return Memorised(self.trained, self.trained.memory(points, known))
-        mask = torch.ones(len(points.x), dtype=torch.bool, device=self.device)
-        return Conditioned(self.trained, Examples(points.x, self.trained.outputs(points, known), mask), known)
-
-    def resume(self, state: State) -> Memorised:
-        """The predictor with a given state, of this very model."""
-        return Memorised(self.trained, state)
-
-    def blank(self, classes: Labels, event: tuple[int, ...], device: torch.device | str) -> State:
-        """The state of no points; on the device "meta", its shapes alone."""
-        return self.trained.blank(classes, event, device)
+            return Memorised(self.trained, self.trained.remembered(kept, classes), kept)
+        return Conditioned(self.trained, kept, classes)

@@ -1,27 +1,46 @@
-"""What is known of one task: predictors, which never change. To learn is to make another one."""
+"""What is known of one task: predictors, which never change. To learn is to make another one.
+
+Both kinds have the same verbs (predict, update, merge, forget, save) and differ in what these cost:
+
+| | `Memorised` | `Conditioned` |
+| --- | --- | --- |
+| for | GP-VIB with an explicit kernel and features of each point by itself | every other method |
+| keeps | the memory of its points, of constant size | its points |
+| an update | one pass of the new points, $M^2$ additions each | keeps them; free |
+| a prediction | $M^2$ a point, after one factorisation, $M^3/3$, when first asked | encodes the whole support anew |
+| forgetting | subtraction, exact up to rounding | removes the points |
+"""
 
 from abc import ABC, abstractmethod
 from functools import cached_property
+from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from metavib.adapt import state as states
+from metavib.adapt.file import Kept, TaskFile, write
 from metavib.adapt.prediction import ClassPrediction, RealPrediction
-from metavib.adapt.state import Labels, State
-from metavib.adapt.trained import STREAM, Data, Trained, distinct
-from metavib.likelihoods import Bernoulli, Softmax
-from metavib.marginals import Marginals, Normal, Point, Samples
-from metavib.posteriors import Primal
-from metavib.priors import FunctionPrior
-from metavib.random import Noise, seeded
-from metavib.tasks.inputs import Points
-from metavib.tasks.task import Examples
+from metavib.adapt.trained import Batch, Data, Support, Trained
+from metavib.likelihoods import Softmax
+from metavib.posteriors.functions import Primal
+from metavib.posteriors.memory import Labels, TaskMemory, union
+
+FORMS = ("smaller", "points", "memory")
 
 
 class Predictor(ABC):
-    """What is known of one task."""
+    """What is known of one task.
+
+    Args:
+        trained: the model.
+    """
+
+    constant_size: bool
+    """Whether what it keeps, and what an update or a prediction costs, does not grow with the points."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained = trained
 
     @property
     @abstractmethod
@@ -35,187 +54,218 @@ class Predictor(ABC):
 
     @property
     @abstractmethod
-    def state(self) -> State:
-        """All it has learned, in constant size: what `metavib.adapt.state.save` writes."""
+    def event(self) -> tuple[int, ...]:
+        """Shape of one input."""
 
     @property
-    @abstractmethod
     def fingerprint(self) -> str:
         """The model's."""
+        return self._trained.fingerprint
 
-    @abstractmethod
     def predict(self, x: Any) -> RealPrediction | ClassPrediction:
         """The distribution of the outputs at inputs `(v, *event)`."""
+        if self._trained.classifies and not self.classes:
+            raise ValueError("nothing is known of any class yet: adapt or update with labelled points first.")
+        return self._predict(self._trained.inputs(x, self.event))
 
-    @abstractmethod
     def update(self, points: Data) -> "Predictor":
         """The predictor that has also seen these points, one or many; they may be of new classes."""
+        return self._update(self._trained.points(points, self.event))
 
-    @abstractmethod
     def merge(self, other: "Predictor") -> "Predictor":
-        """The predictor that knows what both know; each must have learned the task from points of its own."""
+        """The predictor that knows what both know.
+
+        They may have seen different classes, but no common points: what both have seen would count twice.
+        """
+        if other.fingerprint != self.fingerprint:
+            raise ValueError(
+                "the two predictors are of different models, whose features have nothing in common; adapt both with "
+                "the same model."
+            )
+        if other.event != self.event:
+            raise ValueError(f"inputs of the two tasks differ: {self.event} and {other.event}.")
+        return self._merge(other)
+
+    def forget(self, points: Data) -> "Predictor":
+        """The predictor that has never seen these points, which must be among those it learned from.
+
+        A class left without points is forgotten with them; one that was named and never had any stays.
+        """
+        return self._forget(self._trained.points(points, self.event))
+
+    def save(self, path: str | Path, *, form: str = "smaller", run: Path | None = None) -> None:
+        """Writes what it knows into a task file (`metavib.adapt.file`), atomically.
+
+        `Learner.load` makes a predictor of it again, whose predictions are the same to the last bit.
+
+        Args:
+            path: the file.
+            form: "memory": the sums, of constant size, and not a single point; "points": the points; "smaller": one or
+                the other. What was learned from many points is there as a memory alone, what a model without a
+                memory learned as points alone.
+            run: the folder of the run it was made with, for whoever finds the file.
+        """
+        if form not in FORMS:
+            raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
+        write(Path(path), TaskFile([Kept(self._kept(form), self.classes)]), self._trained, run=run)
 
     @abstractmethod
-    def forget(self, points: Data) -> "Predictor":
-        """The predictor that has never seen these points, which must be among those it learned from."""
+    def _predict(self, x: Tensor) -> RealPrediction | ClassPrediction: ...
+
+    @abstractmethod
+    def _update(self, points: Batch) -> "Predictor": ...
+
+    @abstractmethod
+    def _merge(self, other: Any) -> "Predictor": ...
+
+    @abstractmethod
+    def _forget(self, points: Batch) -> "Predictor": ...
+
+    @abstractmethod
+    def _kept(self, form: str) -> Support | TaskMemory: ...
 
 
 @final
 class Memorised(Predictor):
     """A predictor of constant size: a memory that points are added to, merged with another, and taken from.
 
+    While the points themselves take less room than the memory they are kept beside it, for a smaller file.
+
     Args:
         trained: the model.
-        state: what the points had to say.
+        memory: what the points had to say.
+        support: the points, where they are at hand: `trained.remembered(support)` is `memory` to the last bit.
     """
 
-    def __init__(self, trained: Trained, state: State) -> None:
-        self._trained, self._state = trained, state
+    constant_size = True
+
+    def __init__(self, trained: Trained, memory: TaskMemory, support: Support | None = None) -> None:
+        super().__init__(trained)
+        self.memory = memory
+        self._support = support if support is not None and support.nbytes < memory.nbytes else None
 
     @property
     def classes(self) -> Labels:
         """Labels of a classifier's columns; none for real outputs."""
-        return self._state.classes
+        return self.memory.classes
 
     @property
     def n(self) -> int:
         """How many points it has learned from."""
-        return self._state.n
+        return self.memory.n
 
     @property
-    def state(self) -> State:
-        """All it has learned."""
-        return self._state
-
-    @property
-    def fingerprint(self) -> str:
-        """The model's."""
-        return self._trained.fingerprint
+    def event(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.memory.event
 
     @cached_property
     def posterior(self) -> Primal:
-        """q(f | D_t), with its KL and evidence; factorised when first asked for."""
-        return self._trained.posterior(self._state)
+        """q(f | D_t) of the classes that have points, with its KL and evidence; factorised when first asked for."""
+        return self._trained.posterior(self.memory)
 
     @cached_property
     def _noise(self) -> Tensor | None:
         softmax = isinstance(self._trained.model.likelihood, Softmax)
         return self._trained.base_samples(self.classes) if softmax else None
 
-    def predict(self, x: Any) -> RealPrediction | ClassPrediction:
-        """The distribution of the outputs at inputs `(v, *event)`."""
-        _check_classes(self._trained, self.classes)
-        x = self._trained.inputs(x, self._state.event)
-        return self._trained.prediction(self._trained.marginals(self.posterior, x), self.classes, self._noise)
+    @cached_property
+    def _seen(self) -> list[bool]:
+        return self.memory.seen
 
-    def update(self, points: Data) -> "Memorised":
-        """The predictor that has also seen these points: their sums are added to its own."""
-        return Memorised(self._trained, self._state + self._state_of(points))
+    def _predict(self, x: Tensor) -> RealPrediction | ClassPrediction:
+        q = self._trained.marginals(self.posterior, x, self._seen)
+        return self._trained.prediction(q, self.classes, self._noise)
 
-    def merge(self, other: Predictor) -> "Memorised":
-        """The predictor that knows what both know; they may have seen different classes, but no common points."""
-        if other.fingerprint != self.fingerprint:
-            raise ValueError(
-                "the two predictors are of different models, whose features have nothing in common; adapt both with "
-                "the same model."
-            )
-        if other.state.event != self._state.event:
-            raise ValueError(f"inputs of the two tasks differ: {self._state.event} and {other.state.event}.")
-        return Memorised(self._trained, self._state + other.state.to(self._trained.device))
+    def _update(self, points: Batch) -> "Memorised":
+        classes = self._trained.more_classes(self.classes, points.labels)
+        support = None if self._support is None else self._support + Support((points,))
+        return Memorised(self._trained, self.memory + self._trained.memory(points, classes), support)
 
-    def forget(self, points: Data) -> "Memorised":
-        """The predictor that has never seen these points; a class left without points is forgotten with them.
+    def _merge(self, other: "Memorised") -> "Memorised":
+        if self._support is None or other._support is None:
+            return Memorised(self._trained, self.memory + other.memory.to(self._trained.device))
+        # Batch after batch, as `remembered` will add them up again.
+        classes = union(self.classes, other.classes)
+        memory = self.memory.with_classes(classes)
+        for batch in other._support.batches:
+            memory = memory + self._trained.memory(batch, classes)
+        return Memorised(self._trained, memory, self._support + other._support)
 
-        Up to rounding: features of the same point may differ in the last digits from one pass of the network to the
-        next, in float32 by about one part in ten million. Where most of a long stream is forgotten again, what is left
-        is that much less exact; float64 is the remedy.
+    def _forget(self, points: Batch) -> "Memorised":
+        """Up to rounding, where the points themselves are no longer at hand.
+
+        Features of the same point may differ in the last digits from one pass of the network to the next, in float32 by
+        about one part in ten million. Where most of a long stream is forgotten again, what is left is that much less
+        exact; float64 is the remedy.
         """
-        rest = self._state.without(self._state_of(points), tolerance=1e3 * torch.finfo(self._trained.dtype).eps)
-        return Memorised(self._trained, rest)
+        trained = self._trained
+        gone = trained.memory(points, trained.more_classes(self.classes, points.labels))
+        rest = self.memory.without(gone, tolerance=1e3 * torch.finfo(trained.dtype).eps)
+        if self._support is None:
+            return Memorised(trained, rest)
+        left = self._support.without(points)
+        return Memorised(trained, trained.remembered(left, rest.classes), left)
 
-    def _state_of(self, data: Data) -> State:
-        points = self._trained.points(data, self._state.event)
-        known = states.union(self.classes, distinct(points.labels))
-        if len(known) > 2 and isinstance(self._trained.model.likelihood, Bernoulli):
-            raise ValueError(
-                f"a binary likelihood has two classes, here {list(self.classes)}; got {known[2]!r} too. Train with a "
-                "softmax likelihood for tasks whose classes may grow."
-            )
-        return self._trained.memory(points, known)
+    def _kept(self, form: str) -> Support | TaskMemory:
+        if form == "points" and self._support is None:
+            raise ValueError(f"of the {self.n} points only the memory is left: save it with form='memory'.")
+        return self.memory if form == "memory" or self._support is None else self._support
 
 
 @final
 class Conditioned(Predictor):
-    """A predictor that keeps its support and encodes it, with the query, at each prediction.
+    """A predictor that keeps its support and encodes it, with the query, at each prediction: it grows with its points.
 
     Under batch-norm `support+point` a prediction depends on its own point and the support alone; under `transductive`
     on all points asked for together, as the encoding says.
 
     Args:
         trained: the model.
-        support: the points; labels as columns.
-        labels: of the columns.
+        support: the points.
+        classes: labels of the columns.
     """
 
-    def __init__(self, trained: Trained, support: Examples, labels: Labels) -> None:
-        self._trained, self._support, self._labels = trained, support, labels
+    constant_size = False
+
+    def __init__(self, trained: Trained, support: Support, classes: Labels) -> None:
+        super().__init__(trained)
+        self._support, self._classes = support, classes
 
     @property
     def classes(self) -> Labels:
         """Labels of a classifier's columns; none for real outputs."""
-        return self._labels
+        return self._classes
 
     @property
     def n(self) -> int:
         """How many points it has learned from."""
-        return self._support.size
+        return self._support.n
 
     @property
-    def state(self) -> State:
-        """Refused: there is no state of constant size."""
-        raise self._refusal("no state of constant size", "keep the support points themselves, and adapt again")
+    def event(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self._support.whole.event
 
-    @property
-    def fingerprint(self) -> str:
-        """The model's."""
-        return self._trained.fingerprint
+    def _predict(self, x: Tensor) -> RealPrediction | ClassPrediction:
+        q, noise = self._trained.encoded(self._support.whole, self.classes, x)
+        return self._trained.prediction(q, self.classes, noise)
 
-    @torch.no_grad()
-    def predict(self, x: Any) -> RealPrediction | ClassPrediction:
-        """The distribution of the outputs at inputs `(v, *event)`."""
-        trained, model = self._trained, self._trained.model
-        _check_classes(trained, self._labels)
-        x = trained.inputs(x, tuple(self._support.x.shape[1:]))
-        likelihood = trained.sized(model.likelihood, self._labels)
-        noise: Noise = seeded(STREAM, device=trained.device)
-        if isinstance(likelihood, Softmax) and isinstance(model.prior, FunctionPrior):
-            noise = trained.base_samples(self._labels).to(trained.dtype)
-        query = Points(x, torch.ones(len(x), dtype=torch.bool, device=x.device))
-        q = _double(model.encoder(self._support, query, model.prior, likelihood, noise).marginals(noise))
-        return trained.prediction(q, self._labels, noise.double() if isinstance(noise, Tensor) else noise)
+    def _update(self, points: Batch) -> "Conditioned":
+        classes = self._trained.more_classes(self.classes, points.labels)
+        return Conditioned(self._trained, self._support + Support((points,)), classes)
 
-    def update(self, points: Data) -> Predictor:
-        """Refused: there is no memory to add points to."""
-        raise self._refusal("no memory to add points to", "adapt again with all points, the old and the new")
+    def _merge(self, other: "Conditioned") -> "Conditioned":
+        classes = self._trained.more_classes(self.classes, list(other.classes))
+        return Conditioned(self._trained, self._support + other._support, classes)
 
-    def merge(self, other: Predictor) -> Predictor:
-        """Refused: there are no memories to add up."""
-        raise self._refusal("no memory to merge", "adapt again with the points of both places")
+    def _forget(self, points: Batch) -> "Conditioned":
+        left = self._support.without(points)
+        before, after = set(self._support.whole.labels), set(left.whole.labels)
+        gone = before - after if self._trained.any_ways else set()
+        return Conditioned(self._trained, left, tuple(k for k in self.classes if k not in gone))
 
-    def forget(self, points: Data) -> Predictor:
-        """Refused: there is no memory to take points from."""
-        raise self._refusal("no memory to take points from", "adapt again with the points that are left")
-
-    def _refusal(self, lack: str, remedy: str) -> TypeError:
-        return TypeError(f"this predictor has {lack}: {self._trained.obstacle}. Instead, {remedy}.")
-
-
-def _check_classes(trained: Trained, classes: Labels) -> None:
-    if trained.classifies and not classes:
-        raise ValueError("nothing is known of any class yet: adapt or update with labelled points first.")
-
-
-def _double(q: Marginals) -> Marginals:
-    if isinstance(q, Normal):
-        return Normal(q.mean.double(), q.var.double())
-    return Point(q.f.double()) if isinstance(q, Point) else Samples(q.f.double())
+    def _kept(self, form: str) -> Support:
+        if form == "memory":
+            raise TypeError(f"this model keeps no memory of constant size: {self._trained.obstacle}. Save the points.")
+        return self._support

@@ -1,30 +1,30 @@
-"""A trained model as predictors use it: points of one task in, their memory or predictions out."""
+"""A trained model as predictors use it: points of one task in, what they have to say and predictions out."""
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Any, final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from metavib.adapt import state as states
 from metavib.adapt.prediction import ClassPrediction, RealPrediction
-from metavib.adapt.state import Labels, State
 from metavib.baselines.embedding import Embedding
-from metavib.encoders import FullSites, GPEncoder, SimplifiedSites
+from metavib.encoders import GPEncoder
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax
-from metavib.marginals import Marginals, Normal
+from metavib.marginals import Marginals, Normal, Point, Samples
 from metavib.model import Model
 from metavib.networks.norm import TaskNorm
-from metavib.posteriors import Memory, Primal, Sites, memorise
+from metavib.posteriors.functions import Primal
+from metavib.posteriors.memory import Labels, TaskMemory, empty_memory
 from metavib.priors import FunctionPrior, WeightPrior
 from metavib.random import Noise, seeded
-from metavib.tasks.inputs import Inputs
+from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples, examples
 
 Data = Examples | tuple[Any, Any]
@@ -36,8 +36,14 @@ PASS = 2**21  # numbers that go through the network at a time
 
 
 @dataclass(frozen=True, eq=False)
-class TaskPoints:
-    """Points of one task: inputs, real outputs (zeros for classes), labels (none for real outputs)."""
+class Batch:
+    """Points of one task that came together, in memory of their own.
+
+    Args:
+        x: inputs `(n, *event)`.
+        y: real outputs `(n,)`; zeros for classes.
+        labels: of classes; none for real outputs.
+    """
 
     x: Tensor
     y: Tensor
@@ -47,6 +53,64 @@ class TaskPoints:
     def event(self) -> tuple[int, ...]:
         """Shape of one input."""
         return tuple(self.x.shape[1:])
+
+    def _rows(self) -> Iterator[tuple[bytes, Hashable]]:
+        """Each point as a value that equals another's where the points do."""
+        outputs: Sequence[Hashable] = self.labels or self.y.tolist()
+        inputs = (self.x.flatten(1) + 0.0).cpu().numpy()  # zero has two signs, and is one number
+        return ((row.tobytes(), y) for row, y in zip(inputs, outputs, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """All points of a task, in the batches they came in; one at least, which may be empty.
+
+    The batches are kept apart because sums over points depend, in their last bits, on how these were batched.
+    """
+
+    batches: tuple[Batch, ...]
+
+    @property
+    def n(self) -> int:
+        """How many points there are."""
+        return sum(len(batch.x) for batch in self.batches)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all inputs and outputs, eight to a label."""
+        return sum(batch.x.nbytes + 8 * len(batch.x) for batch in self.batches)
+
+    @cached_property
+    def whole(self) -> Batch:
+        """All points as one batch."""
+        if len(self.batches) == 1:
+            return self.batches[0]
+        x, y = (torch.cat([getattr(batch, name) for batch in self.batches]) for name in ("x", "y"))
+        return Batch(x, y, [label for batch in self.batches for label in batch.labels])
+
+    def __add__(self, other: "Support") -> "Support":
+        """The points of both."""
+        return Support((*self.batches, *other.batches))
+
+    def without(self, gone: Batch) -> "Support":
+        """The points that are left without some, each of which must be among them."""
+        places: dict[Any, list[int]] = defaultdict(list)
+        for i, row in enumerate(self.whole._rows()):
+            places[row].append(i)
+        missing, leave = 0, set()
+        for row in gone._rows():
+            if places[row]:
+                leave.add(places[row].pop())
+            else:
+                missing += 1
+        if missing:
+            raise ValueError(
+                f"these points are not all among those learned: {missing} of {len(gone.x)} are not. Forget exactly the "
+                "points that were learned, each once, with the outputs they were learned with."
+            )
+        keep = [i for i in range(self.n) if i not in leave]
+        labels = self.whole.labels
+        return Support((Batch(self.whole.x[keep], self.whole.y[keep], [labels[i] for i in keep] if labels else []),))
 
 
 @final
@@ -65,8 +129,8 @@ class Trained:
         self.decoder = deepcopy(self.model.likelihood).double()  # for predictions, which are in float64
         first = next(iter(self.model.state_dict().values()))
         self.device, self.dtype = first.device, first.dtype
-        self.fingerprint = states.fingerprint(self.model)
-        self.obstacle = _obstacle(self.model)
+        self.fingerprint = fingerprint(self.model)
+        self.obstacle = self.model.encoder.obstacle(self.model.prior, self.model.likelihood)
         """Why points cannot be added to what was learned; None where they can."""
 
     @property
@@ -76,7 +140,7 @@ class Trained:
 
     # Points
 
-    def points(self, data: Data, event: tuple[int, ...] | None = None) -> TaskPoints:
+    def points(self, data: Data, event: tuple[int, ...] | None = None) -> Batch:
         """Checked points of one task, on the model's device and in its precision, without padding.
 
         Args:
@@ -91,7 +155,9 @@ class Trained:
         labels = plain_labels(y) if self.classifies else []
         x, y, _ = examples(x, np.zeros(len(labels)) if self.classifies else y).to(self.device, self.dtype)
         _check_one_task(y.shape)
-        points = TaskPoints(x, y if y.is_floating_point() else y.to(self.dtype), labels)
+        y = y if y.is_floating_point() else y.to(self.dtype)
+        # Copies: what the user does to an array later changes no predictor.
+        points = Batch(x.clone(memory_format=torch.contiguous_format), y.clone(), labels)
         _check_event(points.event, event)
         if not self.classifies:
             self.model.likelihood.check(y)
@@ -108,10 +174,10 @@ class Trained:
 
     def classes(self, labels: list[Hashable], given: Sequence[Hashable] | None) -> Labels:
         """The classes of a new task: those given, or those that occur."""
-        likelihood = self.model.likelihood
-        if not isinstance(likelihood, ClassLikelihood):
+        if not self.classifies:
             if given is not None:
-                raise ValueError(f"{type(likelihood).__name__} has no classes; got {list(given)[:9]}.")
+                name = type(self.model.likelihood).__name__
+                raise ValueError(f"{name} has no classes; got {list(given)[:9]}.")
             return ()
         known = distinct(labels) if given is None else tuple(plain_labels(given))
         if len(set(known)) != len(known):
@@ -119,92 +185,146 @@ class Trained:
         strange = [k for k in labels if k not in set(known)]
         if strange:
             raise ValueError(f"a point has the label {strange[0]!r}, which is not among the classes {list(known)}.")
-        if isinstance(likelihood, Bernoulli):
+        if isinstance(self.model.likelihood, Bernoulli):
             known = (0, 1) if given is None and set(known) <= {0, 1} else known
             if len(known) != 2:
                 raise ValueError(f"a binary likelihood needs two labels, classes=(no, yes); got {list(known)}.")
-        elif not self._any_ways and len(known) != likelihood.classes:
+        self._check_ways(known)
+        return known
+
+    def more_classes(self, known: Labels, labels: list[Hashable]) -> Labels:
+        """The classes of a task after points that may be of new ones."""
+        new = [k for k in distinct(labels) if k not in set(known)]
+        if new and isinstance(self.model.likelihood, Bernoulli):
+            raise ValueError(
+                f"a binary likelihood has two classes, here {list(known)}; got {new[0]!r} too. Train with a softmax "
+                "likelihood for tasks whose classes may grow."
+            )
+        self._check_ways((*known, *new))
+        return (*known, *new)
+
+    @property
+    def any_ways(self) -> bool:
+        """Whether a task may have any number of classes: no weight of the model knows how many there are."""
+        return isinstance(self.model.likelihood, Softmax) and isinstance(self.model.prior, FunctionPrior | Embedding)
+
+    def _check_ways(self, known: Labels) -> None:
+        likelihood = self.model.likelihood
+        if isinstance(likelihood, ClassLikelihood) and not self.any_ways and len(known) != likelihood.classes:
             raise ValueError(
                 f"this model has weights for {likelihood.classes} classes; got {len(known)}: {list(known)[:9]}. "
                 "Name those without points too, classes=..., or train for that many."
             )
-        return known
 
-    @property
-    def _any_ways(self) -> bool:
-        """Whether no weight of the model knows how many classes there are."""
-        return isinstance(self.model.likelihood, Softmax) and isinstance(self.model.prior, FunctionPrior | Embedding)
-
-    def outputs(self, points: TaskPoints, classes: Labels) -> Tensor:
+    def outputs(self, points: Batch, classes: Labels) -> Tensor:
         """Real outputs, or the columns of the labels."""
         if not self.classifies:
             return points.y
         column = {k: i for i, k in enumerate(classes)}
         return torch.tensor([column[k] for k in points.labels], dtype=torch.long, device=self.device)
 
+    def seen(self, points: Batch, classes: Labels) -> list[bool]:
+        """Which columns of latent values speak of points: those of classes without any do not."""
+        if not self.classifies or isinstance(self.model.likelihood, Bernoulli):
+            return [True]  # one latent value, whatever the outputs
+        labels = set(points.labels)
+        return [k in labels for k in classes]
+
     # Their memory
 
-    def blank(self, classes: Labels, event: tuple[int, ...], device: torch.device | str) -> State:
-        """The state of no points."""
+    def blank(self, classes: Labels, event: tuple[int, ...], device: torch.device | str) -> TaskMemory:
+        """The memory of no points; on the device "meta", its shapes alone."""
         if self.obstacle is not None:
             raise TypeError(f"this model keeps no memory of constant size: {self.obstacle}.")
-        likelihood, (_, kernel, features) = self.model.likelihood, self._gp()
+        likelihood, (prior, kernel) = self.model.likelihood, self._gp()
         if (isinstance(likelihood, Bernoulli) and len(classes) != 2) or (classes and not self.classifies):
             raise ValueError(f"{type(likelihood).__name__} has no room for the classes {list(classes)[:9]}")
+        features = prior.network.body.features
+        assert isinstance(features, int)
         M = kernel.embed(torch.zeros(1, features, device=self.device, dtype=self.dtype)).shape[-1]
-        return states.empty(M, len(classes) if isinstance(likelihood, Softmax) else 1, classes, event, device)
+        return empty_memory(M, len(classes) if isinstance(likelihood, Softmax) else 1, classes, event, device)
 
     @torch.no_grad()
-    def memory(self, points: TaskPoints, classes: Labels) -> State:
-        """The state of some points alone."""
-        total, y = self.blank(classes, points.event, self.device), self.outputs(points, classes)
-        _, kernel, _ = self._gp()
-        for part in _parts(points.x) if len(points.x) else ():
-            phi, mask = self.features(points.x[part]), _all_real(points.x[part])
-            sites = self._sites(phi, y[part], mask, len(classes))
-            A, b, c, l, n = memorise(kernel.embed(phi.double()), mask, sites)  # noqa: E741 - the paper's letter
-            memory = Memory((A + A.mT) / 2, b, c, l, n)  # exactly symmetric, and so are sums of them
-            counts = torch.bincount(y[part], minlength=len(classes)).double() if classes else total.counts
-            total = total + State(memory, counts, classes, points.event)
+    def memory(self, points: Batch, classes: Labels) -> TaskMemory:
+        """What some points alone have to say."""
+        blank, y = self.blank(classes, points.event, self.device), self.outputs(points, classes)
+        if not len(y):
+            return blank
+        encoder, likelihood = self.model.encoder, self.sized(self.model.likelihood, classes)
+        assert isinstance(encoder, GPEncoder)
+        support, softmax = Examples(points.x, y, _all_real(points.x)), isinstance(likelihood, Softmax)
+        options: Any = {"part": _at_once(points.x), "dtype": torch.float64, "by_class": softmax}
+        sums = encoder.memory(support, self._gp()[0], likelihood, **options).symmetric()
+        if softmax:  # which has two columns at least, of which one class needs one
+            sums = sums._replace(b=sums.b[..., : len(classes)], c=sums.c[..., : len(classes)])
+        counts = torch.bincount(y, minlength=len(classes)).double() if classes else blank.counts
+        return TaskMemory(sums, counts, classes, points.event)
+
+    def remembered(self, support: Support, classes: Labels) -> TaskMemory:
+        """What a support has to say, batch by batch: to the last bit what these added up to when they came."""
+        total = self.blank(classes, support.whole.event, self.device)
+        for batch in support.batches:
+            total = total + self.memory(batch, classes)
         return total
 
     def features(self, x: Tensor) -> Tensor:
         """Phi, point by point."""
-        prior, kernel, _ = self._gp()
-        inputs = Inputs(x, _all_real(x), 0)
-        return kernel.prepare(prior.network(inputs), inputs)
+        return self._gp()[0].features_of(Points(x, _all_real(x)))
 
-    def posterior(self, state: State) -> Primal:
-        """q(f | D_t) of a state."""
-        posterior = Primal(self._gp()[1], state.signed())
+    def posterior(self, memory: TaskMemory) -> Primal:
+        """q(f | D_t) of a memory, of the classes that have points."""
+        posterior = Primal(self._gp()[1], memory.signed())
         if not bool(posterior.w.isfinite().all()):  # where a failed factorisation does not raise by itself: on a GPU
             raise ValueError("A + I could not be factorised: the memory is not that of any points. Adapt anew.")
         return posterior
 
-    def _gp(self) -> tuple[FunctionPrior, ExplicitKernel, int]:
+    def _gp(self) -> tuple[FunctionPrior, ExplicitKernel]:
         prior = self.model.prior
         assert isinstance(prior, FunctionPrior) and isinstance(prior.kernel, ExplicitKernel)
-        features = prior.network.body.features
-        assert isinstance(features, int)
-        return prior, prior.kernel, features
-
-    def _sites(self, phi: Tensor, y: Tensor, mask: Tensor, classes: int) -> Sites:
-        """Sites in float64; with a column a class, a point's only one that is not zero is that of its own class."""
-        encoder, likelihood = self.model.encoder, self.model.likelihood
-        assert isinstance(encoder, GPEncoder)
-        if not isinstance(likelihood, Softmax):
-            m, s = encoder.sites(phi, y, mask, likelihood)
-            return Sites(m.double(), s.double())
-        m, s = encoder.sites(phi, torch.zeros_like(y), mask, Softmax(2))  # column 0 is m~ for a point of class 0
-        return Sites(m[..., :1].double() * F.one_hot(y, classes), s.double())
+        return prior, prior.kernel
 
     # Predictions
 
     @torch.no_grad()
-    def marginals(self, posterior: Primal, x: Tensor) -> Normal:
-        """q(f) at some inputs."""
-        q = [posterior.marginals(self.features(x[part]).double()) for part in _parts(x)]
+    def marginals(self, posterior: Primal, x: Tensor, seen: Sequence[bool] = ()) -> Normal:
+        """q(f) at some inputs; that of a class without points is its prior."""
+        _, kernel = self._gp()
+
+        def of(phi: Tensor) -> Normal:
+            q = posterior.marginals(phi)
+            if all(seen):
+                return q
+            var = kernel.diagonal(kernel.embed(phi)).unsqueeze(-1)
+            whole = _completed(q, Normal(var.new_zeros(*var.shape[:-1], len(seen)), var), seen)
+            assert isinstance(whole, Normal)
+            return whole
+
+        q = [of(self.features(x[part]).double()) for part in _parts(x)]
         return Normal(*(torch.cat(column) for column in zip(*q, strict=True)))
+
+    @torch.no_grad()
+    def encoded(self, points: Batch, classes: Labels, x: Tensor) -> tuple[Marginals, Noise]:
+        """q(f) at some inputs by the model's own encoder, and the noise that it was given.
+
+        A class without points is what the encoder makes of a task without points: its prior.
+        """
+        likelihood = self.sized(self.model.likelihood, classes)
+        query = Points(x, _all_real(x))
+
+        def encode(points: Batch) -> tuple[Marginals, Noise]:
+            noise: Noise = seeded(STREAM, device=self.device)
+            if isinstance(likelihood, Softmax) and isinstance(self.model.prior, FunctionPrior):
+                noise = self.base_samples(classes).to(self.dtype)
+            support = Examples(points.x, self.outputs(points, classes), _all_real(points.x))
+            q = self.model.encoder(support, query, self.model.prior, likelihood, noise).marginals(noise)
+            return _columns(_double(q), list(range(len(seen)))), noise
+
+        seen = self.seen(points, classes)
+        q, noise = encode(points)
+        if not all(seen):
+            prior, _ = encode(Batch(points.x[:0], points.y[:0], []))
+            q = _completed(_columns(q, [i for i, s in enumerate(seen) if s]), prior, seen)
+        return q, noise.double() if isinstance(noise, Tensor) else noise
 
     def sized(self, likelihood: Likelihood, classes: Labels) -> Likelihood:
         """A likelihood for as many classes as the task has."""
@@ -213,12 +333,8 @@ class Trained:
 
     def base_samples(self, classes: Labels) -> Tensor:
         """Common random numbers `(samples, 1, N)`: a column a label, drawn from a stream that the label names."""
-
-        def column(label: Hashable) -> Tensor:
-            stream = seeded(STREAM, *sha256(repr(label).encode()).digest())
-            return torch.randn(self.samples, generator=stream, dtype=torch.float64)
-
-        return torch.stack([column(k) for k in classes], -1).unsqueeze(1).to(self.device)
+        columns = [_base_samples(sha256(repr(label).encode()).digest(), self.samples) for label in classes]
+        return torch.stack(columns, -1).unsqueeze(1).to(self.device)
 
     @torch.no_grad()
     def prediction(self, q: Marginals, classes: Labels, noise: Noise = None) -> RealPrediction | ClassPrediction:
@@ -231,6 +347,23 @@ class Trained:
         best = (q.mean[..., 0] > 0).long() if shared else q.mean.argmax(-1)
         p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])
         return ClassPrediction(p / p.sum(-1, keepdim=True), best, classes)  # weights of nodes sum to 1 up to rounding
+
+
+def fingerprint(model: nn.Module) -> str:
+    """What tells a model from another: a hash of its parts' names and classes, and of its weights.
+
+    Weights are hashed as float32, so that a model is the same one on any device, and in float64 as in float32;
+    settings without weights (samples, number of ways) do not count.
+    """
+    digest = sha256()
+    for name, part in model.named_modules():
+        encoding = part.encoding if isinstance(part, TaskNorm) else ""
+        digest.update(f"{name}:{type(part).__name__}{encoding};".encode())
+    for name, t in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(t.shape)};".encode())
+        values = t.detach().cpu()
+        digest.update(values.double().numpy().astype("<f4" if t.is_floating_point() else "<i8").tobytes())
+    return digest.hexdigest()
 
 
 def plain_labels(y: Any) -> list[Hashable]:
@@ -251,24 +384,9 @@ def distinct(labels: list[Hashable]) -> Labels:
         return found
 
 
-def _obstacle(model: Model) -> str | None:
-    """Why points cannot be added to a memory under this model; None where they can (THEORY.md, section 5)."""
-    if not isinstance(model.encoder, GPEncoder) or not isinstance(model.prior, FunctionPrior):
-        name = type(model.encoder).__name__
-        return f"{name} encodes all support points together, and a new one changes what became of the old"
-    kernel, sites = model.prior.kernel, model.encoder.sites
-    if not isinstance(kernel, ExplicitKernel):
-        return f"the kernel {type(kernel).__name__} has no explicit feature map, so no memory of constant size exists"
-    norms = [part.encoding for part in model.modules() if isinstance(part, TaskNorm) and not part.pointwise]
-    if norms:
-        return f"under batch-norm {norms[0]!r} the features of old points change with new ones"
-    if not model.prior.network.body.pointwise:
-        return "the network's features of a point depend on the other points"
-    if isinstance(model.likelihood, ClassLikelihood) and not isinstance(model.likelihood, Bernoulli):
-        if not isinstance(model.likelihood, Softmax) or not isinstance(sites, SimplifiedSites | FullSites):
-            names = f"{type(sites).__name__} for {type(model.likelihood).__name__}"
-            return f"{names} are not known to be +1 and -1 times the same number for every class"
-    return None
+@lru_cache(maxsize=256)
+def _base_samples(name: bytes, samples: int) -> Tensor:
+    return torch.randn(samples, generator=seeded(STREAM, *name), dtype=torch.float64)
 
 
 def _check_single(model: Model) -> None:
@@ -295,11 +413,46 @@ def _all_real(x: Tensor) -> Tensor:
     return torch.ones(len(x), dtype=torch.bool, device=x.device)
 
 
+def _at_once(x: Tensor, *, copies: int = 1) -> int:
+    """How many points are worked on at a time, so that memory stays bounded."""
+    return max(1, min(8192, PASS // max(1, x[:1].numel() * copies)))
+
+
 def _parts(x: Tensor, *, copies: int = 1) -> Iterator[slice]:
-    """Slices of points, small enough that memory stays bounded; one, if there are no points."""
-    size = max(1, min(8192, PASS // max(1, x[:1].numel() * copies)))
+    """Slices of points; one, if there are no points."""
+    size = _at_once(x, copies=copies)
     return (slice(start, start + size) for start in range(0, max(1, len(x)), size))
+
+
+# Marginals by their columns and points
+
+
+def _completed(q: Marginals, prior: Marginals, seen: Sequence[bool]) -> Marginals:
+    """The columns of q where points were seen, and the prior's in between."""
+
+    def put(own: Tensor, other: Tensor) -> Tensor:
+        whole = other.expand(*other.shape[:-1], len(seen)).clone()
+        whole[..., list(seen)] = own
+        return whole
+
+    if isinstance(q, Normal):
+        assert isinstance(prior, Normal)
+        return Normal(put(q.mean, prior.mean), put(q.var, prior.var))
+    assert not isinstance(prior, Normal)
+    return type(q)(put(q.f, prior.f))
+
+
+def _columns(q: Marginals, which: Sequence[int]) -> Marginals:
+    if not isinstance(q, Normal):
+        return type(q)(q.f[..., which])
+    return Normal(q.mean[..., which], q.var if q.var.shape[-1] == 1 else q.var[..., which])
 
 
 def _at(q: Marginals, part: slice) -> Marginals:
     return Normal(q.mean[part], q.var[part]) if isinstance(q, Normal) else type(q)(q.f[..., part, :])
+
+
+def _double(q: Marginals) -> Marginals:
+    if isinstance(q, Normal):
+        return Normal(q.mean.double(), q.var.double())
+    return Point(q.f.double()) if isinstance(q, Point) else Samples(q.f.double())

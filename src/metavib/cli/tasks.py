@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from metavib.adapt import daily
-from metavib.adapt import state as states
+from metavib.adapt.file import run_of
 from metavib.adapt.learner import Learner
 from metavib.files import write_atomically
 from metavib.show import tables
@@ -32,7 +32,7 @@ def adapt(
     Example: `metavib adapt runs/table-gp-vib-0 --support new.csv --out task.safetensors`
     """
     predictor = Learner.from_run(run).adapt(daily.read_points(support, _config(run)))
-    states.save(predictor, out, run=str(run.absolute()))
+    predictor.save(out, run=run)
     typer.echo(f"{out}: {predictor.n} points{_classes(predictor.classes)}")
 
 
@@ -50,7 +50,7 @@ def update(
     folder, predictor = _load(state, run)
     data = daily.read_points(points, _config(folder))
     changed = predictor.forget(data) if forget else predictor.update(data)
-    states.save(changed, out or state, run=str(folder.absolute()))
+    changed.save(out or state, run=folder)
     typer.echo(f"{out or state}: {changed.n} points{_classes(changed.classes)}")
 
 
@@ -81,10 +81,10 @@ def predict(
 
 
 def _load(state: Path, run: Path | None) -> tuple[Path, Any]:
-    folder = run or states.run_of(state)
+    folder = run or run_of(state)
     if not (folder / train.LAST).exists():
         raise FileNotFoundError(f"{state} was made with the run {folder}, which is not there; name it with --run.")
-    return folder, states.load(state, Learner.from_run(folder))
+    return folder, Learner.from_run(folder).load(state)
 
 
 def _config(run: Path) -> Config:

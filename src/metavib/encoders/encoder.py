@@ -26,3 +26,13 @@ class Encoder(nn.Module, ABC):
         self, support: Examples, query: Points, prior: Any, likelihood: Likelihood, noise: Noise = None
     ) -> Encoding:
         """The posterior of each task. The query's outputs are not among the arguments, by design."""
+
+    def obstacle(self, prior: Any, likelihood: Likelihood) -> str | None:
+        """Why points cannot be added to what this encoder made of others; None where they can.
+
+        This is the one rule for what has a memory of constant size (THEORY.md, section 5): a long support is encoded
+        part by part by it, and a learner keeps a task's memory or its points by it.
+        """
+        return (
+            f"{type(self).__name__} encodes all support points together, and a new one changes what became of the old"
+        )

@@ -1,20 +1,19 @@
 """GP-VIB: sites at the support points, conditioned on exactly."""
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
 from metavib.encoders.encoder import Encoder
-from metavib.encoders.sites import SiteEncoder
+from metavib.encoders.sites import FullSites, SimplifiedSites, SiteEncoder
 from metavib.kernels import ExplicitKernel
-from metavib.likelihoods import Likelihood
-from metavib.networks.norm import TaskNorm
+from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, Softmax
 from metavib.networks.weights import Weights
 from metavib.posteriors.functions import Primal, posterior
-from metavib.posteriors.memory import memorise
+from metavib.posteriors.memory import Memory, Sites, memorise
 from metavib.posteriors.posterior import Encoding
 from metavib.priors import FunctionPrior
 from metavib.random import Noise
-from metavib.tasks.inputs import Inputs, Points
+from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
 
 PART = 300  # support points of a task that go through the network at a time where no gradient is wanted
@@ -42,42 +41,59 @@ class GPEncoder(Encoder):
         weights: Weights | None = None,
     ) -> Encoding:
         r"""The posterior over functions; `weights` stand in for the prior's $\theta$ where given."""
-        if support.size > PART and not torch.is_grad_enabled() and (kernel := _streamable(prior)) is not None:
-            return self._streamed(support, query, prior, kernel, likelihood, weights)
+        if support.size > PART and not torch.is_grad_enabled() and self.obstacle(prior, likelihood) is None:
+            assert isinstance(prior.kernel, ExplicitKernel)
+            memory = self.memory(support, prior, likelihood, weights=weights, part=PART)
+            return Encoding(Primal(prior.kernel, memory), prior.features_of(query, weights))
         phi_t, phi_v = prior.features(support, query, weights)
         sites = self.sites(phi_t, support.y, support.mask, likelihood)
         return Encoding(posterior(prior.kernel, phi_t, support.mask, sites), phi_v)
 
-    def _streamed(
+    def memory(
         self,
         support: Examples,
-        query: Points,
         prior: FunctionPrior,
-        kernel: ExplicitKernel,
         likelihood: Likelihood,
-        weights: Weights | None,
-    ) -> Encoding:
-        """The same posterior by way of its memory, to which the support is added part by part (eq. 11).
+        *,
+        part: int,
+        weights: Weights | None = None,
+        dtype: torch.dtype | None = None,
+        by_class: bool = False,
+    ) -> Memory:
+        """What a support has to say, added up part by part (eq. 11).
 
         However long the support, no more than a part of it goes through the network at a time.
+
+        Args:
+            support: of one task or a batch of them, with a point at least.
+            prior: without an `obstacle`.
+            likelihood: p(y | f).
+            part: points of a task in a part.
+            weights: stand in for the prior's where given.
+            dtype: of the sums; that of the features where None.
+            by_class: a column is the sum over the points of its class alone, as a `TaskMemory` keeps it.
         """
-
-        def phi(x: Tensor, mask: Tensor) -> Tensor:
-            inputs = Inputs(x, mask, 0)
-            return kernel.prepare(prior.network(inputs, weights), inputs)
-
         memory = None
-        for x, y, mask in zip(*(t.split(PART, support.y.ndim - 1) for t in support), strict=True):
-            phi_t = phi(x, mask)
-            part = memorise(kernel.embed(phi_t), mask, self.sites(phi_t, y, mask, likelihood))
-            memory = part if memory is None else memory + part
-        assert memory is not None  # a support longer than a part has a part
-        return Encoding(Primal(kernel, memory), phi(query.x, query.mask))
+        for x, y, mask in zip(*(t.split(part, support.y.ndim - 1) for t in support), strict=True):
+            phi = prior.features_of(Points(x, mask), weights)
+            m, s = self.sites(phi, y, mask, likelihood)
+            m = m * F.one_hot(y, m.shape[-1]) if by_class else m
+            sums = memorise(prior.kernel.embed(phi.to(dtype=dtype)), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
+            memory = sums if memory is None else memory + sums
+        assert memory is not None
+        return memory
 
-
-def _streamable(prior: FunctionPrior) -> ExplicitKernel | None:
-    """The kernel, if it has a memory and features of a point depend on no other point."""
-    kernel = prior.kernel
-    norms = (part for part in kernel.modules() if isinstance(part, TaskNorm))
-    pointwise = prior.network.body.pointwise and all(norm.pointwise for norm in norms)
-    return kernel if isinstance(kernel, ExplicitKernel) and pointwise else None
+    def obstacle(self, prior: FunctionPrior, likelihood: Likelihood) -> str | None:
+        """None where the kernel is explicit, each point has features and a site of its own, and classes may grow."""
+        kernel, sites = prior.kernel, self.sites
+        if not isinstance(kernel, ExplicitKernel):
+            return (
+                f"the kernel {type(kernel).__name__} has no explicit feature map, so no memory of constant size exists"
+            )
+        if (mixing := prior.mixing) is not None:
+            return mixing
+        if isinstance(likelihood, ClassLikelihood) and not isinstance(likelihood, Bernoulli):
+            if not isinstance(likelihood, Softmax) or not isinstance(sites, SimplifiedSites | FullSites):
+                names = f"{type(sites).__name__} for {type(likelihood).__name__}"
+                return f"{names} are not known to be +1 and -1 times the same number for every class"
+        return None

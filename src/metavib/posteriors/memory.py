@@ -1,13 +1,28 @@
 r"""What a task's points have to say, in constant size: sums over points, so that memories add up.
 
-With $K = Z Z^\top$ a posterior needs of the support nothing but five sums (eq. 11). They are made here, from features
-and sites, and nowhere else; `metavib.posteriors.functions.Primal` is the posterior they give.
+With $K = Z Z^\top$ a posterior needs of the support nothing but five sums (eq. 11), `Memory`. They are made here, from
+embeddings and sites, and nowhere else; `metavib.posteriors.functions.Primal` is the posterior they give.
+
+`TaskMemory` is the memory of one task whose classes have names and may come later. With N classes the sites are
+$m_{jn} = Y_{jn} \tilde m_j$, where $Y_{jn} = +1$ in the column of the point's own class and $-1$ elsewhere
+($\tilde m_j$ a learned scalar, or a function of $x_j$). Kept are the sums over the points of each class alone,
+$$g_n = \sum_{j: y_j = n} z_j \tilde m_j / s_j, \qquad
+b_n = \sum_j z_j Y_{jn} \tilde m_j / s_j = 2 g_n - \sum_{n'} g_{n'},$$
+from which b follows. A class whose first points come later is a column that was $g_n = 0$ so far, exactly as if it had
+been there from the start; without the old points, and without an extra number. (b alone would not do: with two classes
+$b_1 = -b_2$, and the sum is lost.) And $c_n = \sum_j \tilde m_j^2 / s_j$ is the same for all classes, since $Y^2 = 1$.
 """
 
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+Labels = tuple[Hashable, ...]
+"""What the classes of a task are called, in the order of their columns."""
 
 
 class Sites(NamedTuple):
@@ -42,6 +57,10 @@ class Memory(NamedTuple):
         """The memory without the other's points, which must be among this one's."""
         return Memory(*(mine - its for mine, its in zip(self, other, strict=True)))
 
+    def symmetric(self) -> "Memory":
+        """The same with an A that equals its transpose to the last bit, as half of it in a file makes it again."""
+        return self._replace(A=(self.A + self.A.mT) / 2)
+
 
 def memorise(z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites) -> Memory:
     """The memory of some points."""
@@ -54,3 +73,136 @@ def memorise(z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Site
         l=sites.s.log().sum(-1),
         n=mask.sum(-1).to(z.dtype),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class TaskMemory:
+    """The memory of one task's points, and the classes its columns stand for.
+
+    Args:
+        sums: in float64, since a sum over a million points in float32 would lose what the last ones say; for several
+            classes a column of `b` and `c` is the sum over the points of its class alone.
+        counts: points of each class, `(N,)`; of length 0 where outputs are no classes.
+        classes: their labels.
+        event: shape of one input.
+
+    Example:
+        >>> here = empty_memory(3, 2, ("cat", "dog"), (1,))
+        >>> there = empty_memory(3, 1, ("eel",), (1,))
+        >>> (here + there).classes
+        ('cat', 'dog', 'eel')
+    """
+
+    sums: Memory
+    counts: Tensor
+    classes: Labels
+    event: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        """How many points are remembered."""
+        return int(self.sums.n)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all numbers, A by its lower half alone."""
+        M = self.sums.A.shape[-1]
+        others = sum(t.numel() for t in (*self.sums[1:], self.counts))
+        return 8 * (M * (M + 1) // 2 + others)
+
+    @property
+    def column_a_class(self) -> bool:
+        """Whether each class has a column of its own; two classes may share one (Bernoulli), and real outputs do."""
+        return self.sums.b.shape[-1] == len(self.classes)
+
+    def to(self, device: torch.device) -> "TaskMemory":
+        """The same on another device."""
+        memory = Memory(*(t.to(device) for t in self.sums))
+        return TaskMemory(memory, self.counts.to(device), self.classes, self.event)
+
+    @property
+    def seen(self) -> list[bool]:
+        """Which columns speak of points: those of classes without any do not."""
+        columns = self.sums.b.shape[-1]
+        return [bool(count) for count in self.counts.tolist()] if self.column_a_class else [True] * columns
+
+    def signed(self) -> Memory:
+        r"""The memory under targets +1 and -1 of the classes with points: $b_n = 2 g_n - \sum g$, and one c for all."""
+        if not self.column_a_class:
+            return self.sums
+        A, g, c, l, n = self.sums  # noqa: E741 - the paper's letter
+        if not all(self.seen):
+            g, c = g[..., self.seen], c[..., self.seen]
+        return Memory(A, 2 * g - g.sum(-1, keepdim=True), c.sum(-1, keepdim=True).expand_as(c), l, n)
+
+    def with_classes(self, classes: Labels) -> "TaskMemory":
+        """The same points with classes in a given order, among them all of this memory's; new ones have no points."""
+        if classes == self.classes:
+            return self
+        if not self.column_a_class:
+            raise ValueError(f"this task's classes are {list(self.classes)} and stay so; got {list(classes)}.")
+        A, g, c, l, n = self.sums  # noqa: E741
+        place = torch.tensor([classes.index(k) for k in self.classes], dtype=torch.long, device=g.device)
+        wide = (t.new_zeros(*t.shape[:-1], len(classes)).index_copy(-1, place, t) for t in (g, c, self.counts))
+        g, c, counts = wide
+        return TaskMemory(Memory(A, g, c, l, n), counts, classes, self.event)
+
+    def __add__(self, other: "TaskMemory") -> "TaskMemory":
+        """What both sets of points, which have none in common, have to say."""
+        classes = union(self.classes, other.classes)
+        mine, its = self.with_classes(classes), other.with_classes(classes)
+        return TaskMemory(mine.sums + its.sums, mine.counts + its.counts, classes, self.event)
+
+    def without(self, other: "TaskMemory", *, tolerance: float) -> "TaskMemory":
+        """What is left without some of the points; a class that loses its last point is forgotten with it.
+
+        Args:
+            other: the memory of those points alone.
+            tolerance: how far below zero rounding may take the eigenvalues of A, relative to A's largest entry.
+        """
+        unknown = [k for k in other.classes if k not in self.classes]
+        if unknown:
+            raise ValueError(f"points of class {unknown[0]!r} were never learned and cannot be forgotten.")
+        if other.n > self.n:
+            raise ValueError(f"{other.n} points cannot be forgotten where only {self.n} were learned.")
+        its = other.with_classes(self.classes)
+        counts, memory = self.counts - its.counts, self.sums - its.sums
+        for label, left, had in zip(self.classes, counts.tolist(), self.counts.tolist(), strict=True):
+            if left < 0:
+                raise ValueError(
+                    f"{had - left:.0f} points of class {label!r} cannot be forgotten of {had:.0f} learned."
+                )
+        if not memory.n:  # what rounding left of the sums is nothing but rounding
+            memory = Memory(*(torch.zeros_like(t) for t in memory))
+        else:
+            _check_semidefinite(memory.A, tolerance * float(self.sums.A.diagonal().max()))
+        rest = TaskMemory(memory, counts, self.classes, self.event)
+        return rest._kept((counts > 0) | (self.counts == 0)) if self.column_a_class else rest
+
+    def _kept(self, keep: Tensor) -> "TaskMemory":
+        A, g, c, l, n = self.sums  # noqa: E741
+        classes = tuple(k for k, kept in zip(self.classes, keep.tolist(), strict=True) if kept)
+        return TaskMemory(Memory(A, g[..., keep], c[..., keep], l, n), self.counts[keep], classes, self.event)
+
+
+def empty_memory(
+    M: int, columns: int, classes: Labels, event: tuple[int, ...], device: torch.device | str = "cpu"
+) -> TaskMemory:
+    """The memory of no points: the prior."""
+    sizes = ((M, M), (M, columns), (columns,), (), (), (len(classes),))
+    *memory, counts = (torch.zeros(size, dtype=torch.float64, device=device) for size in sizes)
+    return TaskMemory(Memory(*memory), counts, classes, event)
+
+
+def union(first: Labels, second: Sequence[Hashable]) -> Labels:
+    """The classes of both, those of the first in their places."""
+    return (*first, *(k for k in second if k not in set(first)))
+
+
+def _check_semidefinite(A: Tensor, slack: float) -> None:
+    shifted = A + slack * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    if int(torch.linalg.cholesky_ex(shifted).info):
+        raise ValueError(
+            "these points are not all among those learned: without them A = Z' S^-1 Z would have negative eigenvalues, "
+            "and no set of points has such an A. Forget exactly the points that were learned, each once."
+        )

@@ -1,0 +1,295 @@
+"""Task files: what is known of a task, or of many, in one small file.
+
+A task file is a safetensors file, written whole or not at all; nothing in it is ever unpickled. Each task is kept in
+one of two forms: its points, or the memory they add up to (`metavib.posteriors.memory.TaskMemory`), whose size does not
+depend on how many there were. A predictor chooses the smaller one.
+
+Metadata (strings; lists are JSON), format `metavib-task-2`:
+
+| name            | content                                                                                        |
+| --------------- | ---------------------------------------------------------------------------------------------- |
+| format          | `metavib-task-2`                                                                               |
+| fingerprint     | of the model (`metavib.adapt.trained.fingerprint`): only this model can read the file          |
+| run, run_nearby | folder of the run it was made with: absolute, and seen from the folder of the file; or empty   |
+| column          | what the ids are called, where there are many tasks: the column of a table                     |
+| ids             | a list, the id of each task; `[null]` for one that has none                                    |
+| classes         | a list, for each task the list of its classes' labels; empty where outputs are no classes      |
+| batches         | a list, for each task the sizes of the batches its points came in, or null: kept as a memory   |
+| event           | a list, the shape of one input                                                                 |
+
+Tensors: `x (n, *event)` and `y (n,)`, the points of all tasks that are kept so, one task after the other, as the model
+takes them (y of a classifier: places in the task's list of classes); and, one column or entry a memory, in float64: `A
+(k, M (M + 1) / 2)` the lower halves row by row, `b (M, columns)`, `c (columns,)`, `l (k,)`, `n (k,)`, `counts
+(classes,)`.
+
+Files of the format `metavib-state-1`, which held the memory of one task, are read as well.
+"""
+
+import json
+import os
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from metavib.adapt.trained import Batch, Support, Trained
+from metavib.files import write_tensors
+from metavib.posteriors.memory import Labels, Memory, TaskMemory
+
+FORMAT = "metavib-task-2"
+OLD_FORMAT = "metavib-state-1"
+MEMORY = ("A", "b", "c", "l", "n", "counts")
+
+
+class Kept(NamedTuple):
+    """What is kept of one task: its points, or the memory they add up to.
+
+    Args:
+        what: one or the other.
+        classes: labels of the task's classes; none where outputs are no classes.
+        id: what the task is called among others; None for one alone.
+    """
+
+    what: Support | TaskMemory
+    classes: Labels
+    id: Hashable = None
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """What a task file holds.
+
+    Args:
+        tasks: what is kept of each.
+        column: what their ids are called; empty for one task without an id.
+    """
+
+    tasks: list[Kept]
+    column: str = ""
+
+
+def write(path: Path, file: TaskFile, trained: Trained, *, run: Path | None = None) -> None:
+    """Writes a task file, atomically.
+
+    Labels and ids must be strings, numbers or None.
+
+    Args:
+        path: of the file.
+        file: what it is to hold.
+        trained: the model that learned it.
+        run: the folder of its run, if it has one, for whoever finds the file.
+    """
+    tasks = file.tasks
+    for label in (k for task in tasks for k in (*task.classes, task.id)):
+        if label is not None and not isinstance(label, str | int | float):
+            raise ValueError(
+                f"a task file holds labels and ids that are strings, numbers or None; got {label!r} of type "
+                f"{type(label).__name__}. Name them by strings."
+            )
+    supports = [(task.what, task.classes) for task in tasks if isinstance(task.what, Support)]
+    memories = [task.what for task in tasks if isinstance(task.what, TaskMemory)]
+    sizes = [[len(b.x) for b in t.what.batches] if isinstance(t.what, Support) else None for t in tasks]
+    event = (supports[0][0].whole if supports else memories[0]).event
+    tensors: dict[str, Tensor] = {}
+    if supports:
+        tensors["x"] = torch.cat([support.whole.x for support, _ in supports])
+        tensors["y"] = torch.cat([trained.outputs(support.whole, classes) for support, classes in supports])
+    if memories:
+        M = memories[0].sums.A.shape[-1]
+        rows, columns = torch.tril_indices(M, M)
+        parts = zip(*(m.sums for m in memories), strict=True)
+        A, b, c, l, n = (list(part) for part in parts)  # noqa: E741 - the paper's letter
+        tensors |= {"A": torch.stack([a[rows, columns] for a in A]), "b": torch.cat(b, -1), "c": torch.cat(c)}
+        tensors |= {"l": torch.stack(l), "n": torch.stack(n), "counts": torch.cat([m.counts for m in memories])}
+    lists = {"ids": [t.id for t in tasks], "classes": [t.classes for t in tasks], "batches": sizes, "event": event}
+    header = {"format": FORMAT, "fingerprint": trained.fingerprint, "column": file.column, **_whereabouts(path, run)}
+    header |= {name: json.dumps(value, allow_nan=False) for name, value in lists.items()}
+    write_tensors(path, tensors, header)
+
+
+def read(path: Path, trained: Trained) -> TaskFile:
+    """What a task file holds, for the model that learned it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no task file, is damaged, or was made with another model.
+    """
+    with _opened(path) as file:
+        header = file.metadata() or {}
+        if header.get("format") not in (FORMAT, OLD_FORMAT):
+            raise ValueError(
+                f"{path} is no task file: expected the format {FORMAT!r}, got {header.get('format')!r}. Task files are "
+                "written by `metavib adapt`, and by a predictor's `save`."
+            )
+        if header.get("fingerprint") != trained.fingerprint:
+            raise ValueError(
+                f"{path} was made with another model (fingerprint {str(header.get('fingerprint'))[:12]}, this model's "
+                f"is {trained.fingerprint[:12]}): what it says means nothing here. Load that model, or adapt anew."
+            )
+        return _Reader(file, header, path, trained).tasks()
+
+
+def run_of(path: Path) -> Path:
+    """The folder of the run that a task file names: where it lies seen from the file, or else where it was."""
+    with _opened(path) as file:
+        header = file.metadata() or {}
+    if header.get("format") not in (FORMAT, OLD_FORMAT) or not header.get("run"):
+        raise ValueError(f"{path} does not say which run it was made with; name it with --run.")
+    nearby = Path(os.path.normpath(path.absolute().parent / header.get("run_nearby", header["run"])))
+    return nearby if nearby.is_dir() else Path(header["run"])
+
+
+def _whereabouts(path: Path, run: Path | None) -> dict[str, str]:
+    if run is None:
+        return {"run": "", "run_nearby": ""}
+    return {"run": str(run.absolute()), "run_nearby": os.path.relpath(run.absolute(), path.absolute().parent)}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no task file {path}.")
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is truncated or no safetensors file ({error}).") from error
+
+
+class _Reader:
+    """Reads a file and believes none of it: shapes are checked first, so that nothing too large is read."""
+
+    def __init__(self, file: Any, header: dict[str, str], path: Path, trained: Trained) -> None:
+        self.file, self.path, self.trained = file, path, trained
+        self.old, self.column = header["format"] == OLD_FORMAT, header.get("column", "")
+        try:
+            self.event = _sizes(json.loads(header["event"]))
+            classes = json.loads(header["classes"])
+            self.ids = [None] if self.old else _labels(json.loads(header["ids"]))
+            self.classes = [_labels(classes)] if self.old else [_labels(k) for k in _list(classes)]
+            batches = [None] if self.old else _list(json.loads(header["batches"]))
+            self.batches = [None if sizes is None else _sizes(sizes) for sizes in batches]
+            if not len(self.ids) == len(self.classes) == len(self.batches) > 0:
+                raise ValueError("its lists of tasks differ in length, or are empty")
+            some = [k for k, sizes in zip(self.classes, self.batches, strict=True) if sizes is None]
+            self.blanks = [trained.blank(k, self.event, "meta") for k in some]  # shapes alone
+        except (KeyError, ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path} has a damaged header: {error}.") from error
+
+    def tasks(self) -> TaskFile:
+        tensors = self._tensors()
+        supports = iter(self._supports(tensors)) if "x" in tensors else iter(())
+        memories = iter(self._memories(tensors)) if "A" in tensors else iter(())
+        kept = [
+            Kept(next(memories) if sizes is None else next(supports), classes, id)
+            for id, classes, sizes in zip(self.ids, self.classes, self.batches, strict=True)
+        ]
+        return TaskFile(kept, self.column)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All tensors, once their names, shapes and types are known to be right."""
+        wanted: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+        points = sum(sum(sizes) for sizes in self.batches if sizes is not None)
+        if any(sizes is not None for sizes in self.batches):
+            wanted["x"] = (points, *self.event), ("F32", "F64")
+            wanted["y"] = (points,), ("I64",) if self.trained.classifies else ("F32", "F64")
+        if self.blanks:
+            M, k = self.blanks[0].sums.A.shape[-1], len(self.blanks)
+            columns = sum(blank.sums.c.numel() for blank in self.blanks)
+            classes = sum(blank.counts.numel() for blank in self.blanks)
+            one = () if self.old else (k,)
+            shapes = ((*one, M * (M + 1) // 2), (M, columns), (columns,), one, one, (classes,))
+            wanted |= {name: (shape, ("F64",)) for name, shape in zip(MEMORY, shapes, strict=True)}
+        if set(self.file.keys()) != set(wanted):
+            found = sorted(self.file.keys())[:9]
+            raise ValueError(f"{self.path} is damaged: it should hold {sorted(wanted)} and holds {found}.")
+        for name, (shape, types) in wanted.items():
+            entry = self.file.get_slice(name)
+            if tuple(entry.get_shape()) != shape or entry.get_dtype() not in types:
+                kind = {"F64": "float64", "I64": "int64"}.get(types[-1])
+                raise ValueError(
+                    f"{self.path} is damaged: {name} should be {kind} {shape}, and is {entry.get_dtype()} "
+                    f"{entry.get_shape()}."
+                )
+        return {name: self.file.get_tensor(name) for name in wanted}
+
+    def _supports(self, tensors: dict[str, Tensor]) -> Iterator[Support]:
+        trained = self.trained
+        x, y = tensors["x"].to(trained.device, trained.dtype), tensors["y"].to(trained.device)
+        if not bool(x.isfinite().all()) or not bool(y.isfinite().all()):
+            raise ValueError(f"{self.path} is damaged: its points have NaN or infinite values.")
+        y = y if trained.classifies else y.to(trained.dtype)
+        if not trained.classifies:
+            try:
+                trained.model.likelihood.check(y)
+            except ValueError as error:
+                raise ValueError(f"{self.path} is damaged: {error}") from error
+        start = 0
+        for classes, sizes in zip(self.classes, self.batches, strict=True):
+            if sizes is None:
+                continue
+            batches = []
+            for size in sizes:
+                at = slice(start, start + size)
+                start += size
+                places = y[at].tolist() if trained.classifies else []
+                if any(not 0 <= place < len(classes) for place in places):
+                    raise ValueError(f"{self.path} is damaged: a point is of none of the classes {list(classes)[:9]}.")
+                # Clones lie aligned in memory as the originals did: the same instructions run, to the same last bit.
+                real = x.new_zeros(size) if trained.classifies else y[at].clone()
+                batches.append(Batch(x[at].clone(), real, [classes[place] for place in places]))
+            yield Support(tuple(batches) or (Batch(x[:0].clone(), x.new_zeros(0), []),))
+
+    def _memories(self, tensors: dict[str, Tensor]) -> Iterator[TaskMemory]:
+        A, b, c, l, n, counts = (tensors[name].clone() for name in MEMORY)  # noqa: E741 - the paper's letter
+        if self.old:
+            A, l, n = A[None], l[None], n[None]  # noqa: E741
+        negative = any(bool((t < 0).any()) for t in (counts, n, c))
+        finite = all(bool(t.isfinite().all()) for t in (A, b, c, l, n, counts))
+        if not finite or negative or bool((n != n.round()).any()):
+            raise ValueError(f"{self.path} is damaged: its numbers are no sums over points.")
+        M = self.blanks[0].sums.A.shape[-1]
+        rows, columns = torch.tril_indices(M, M)
+        widths = [blank.sums.c.numel() for blank in self.blanks]
+        shares = counts.split([blank.counts.numel() for blank in self.blanks])
+        parts = zip(self.blanks, A, b.split(widths, -1), c.split(widths), l, n, shares, strict=True)
+        for blank, A_i, b_i, c_i, l_i, n_i, count in parts:
+            if len(count) and float(count.sum()) != float(n_i):
+                total = f"{float(count.sum()):.0f} points, {float(n_i):.0f} in all"
+                raise ValueError(f"{self.path} is damaged: its classes hold {total}.")
+            whole = torch.zeros(M, M, dtype=torch.float64)
+            whole[rows, columns] = A_i
+            whole[columns, rows] = A_i
+            # What every prediction factorises.
+            if int(torch.linalg.cholesky_ex(whole + torch.eye(M, dtype=torch.float64)).info):
+                raise ValueError(
+                    f"{self.path} is damaged: its A = Z' S^-1 Z has negative eigenvalues, as no set of points has."
+                )
+            memory = Memory(whole, b_i.contiguous(), c_i.clone(), l_i.clone(), n_i.clone())
+            yield TaskMemory(memory, count.clone(), blank.classes, blank.event).to(self.trained.device)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("a list of tasks is no list")
+    return value
+
+
+def _labels(labels: Any) -> Labels:
+    if not isinstance(labels, list) or not all(k is None or isinstance(k, str | int | float) for k in labels):
+        raise ValueError("classes or ids are no list of strings and numbers")
+    if any(isinstance(k, float) and isnan(k) for k in labels) or len(set(labels)) != len(labels):
+        raise ValueError("a class or an id stands there twice, or is NaN")
+    return tuple(labels)
+
+
+def _sizes(sizes: Any) -> tuple[int, ...]:
+    if not isinstance(sizes, list) or not all(isinstance(k, int) and 0 <= k < 2**48 for k in sizes):
+        raise ValueError("the shape of an input, or the sizes of batches, are no list of sizes")
+    return tuple(sizes)
