@@ -136,6 +136,23 @@ def test_every_likelihood_of_real_outputs_predicts_and_covers(likelihood):
         assert (mean > 0).all() and np.array_equal(low, low.round()) and (low >= 0).all()
 
 
+def test_counts_of_ordinary_sizes_are_learned_from():
+    """Rates of 5 to 1000: q(f) is wide beside p(y | f), e^f large. Predictions beat those of one rate for all tasks."""
+    rng = np.random.default_rng(0)
+    x, _, ids = lines(tasks=16)
+    rate = np.exp(rng.uniform(np.log(5), np.log(1000), 16)[ids] + 0.1 * x[:, 0])
+    y = rng.poisson(rate)
+    e = FewShotRegressor(n_steps=100, likelihood="poisson", random_state=0).fit(x, y, tasks=ids)
+    assert all(np.isfinite(score) for _, score in e.history_.scores)
+    errors, baseline = [], []
+    for task in range(16):
+        rows = ids == task
+        mean = e.adapt(x[rows][:5], y[rows][:5]).predict(x[rows][5:])
+        errors.append(np.square(np.log(mean / rate[rows][5:])).mean())
+        baseline.append(np.square(np.log(y.mean() / rate[rows][5:])).mean())
+    assert np.mean(errors) < 0.1 * np.mean(baseline)
+
+
 def test_counts_must_be_counts():
     with pytest.raises(ValueError, match="counts"):
         FewShotRegressor(**SMALL, likelihood="poisson").fit(np.zeros((4, 1)), [1, 2, 0.5, 3])

@@ -11,11 +11,11 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each layer may import from those before it, and from itself as long as no circle closes. The longest name that fits
 # a module is its place: `tasks.gaussian` has one of its own, the rest of `tasks` is found at `tasks.*`.
 LAYERS: list[tuple[str, ...]] = [
-    ("files", "progress", "random", "linalg", "fast", "fast.*"),  # what everything stands on
+    ("files", "progress", "random", "linalg", "quadrature", "fast", "fast.*"),  # what everything stands on
     ("tasks", "tasks.*"),  # what is a task?
     ("data", "data.*", "tasks.episodes"),  # from files to arrays
     ("networks", "networks.*", "kernels"),  # what makes phi, and what compares it?
-    ("marginals", "fast.draws", "likelihoods", "tasks.gaussian"),  # q(f), p(y | f)
+    ("marginals", "fast.draws", "likelihoods", "likelihoods.*", "tasks.gaussian"),  # q(f), p(y | f)
     ("posteriors", "posteriors.*", "priors", "objective"),  # q(Z | D_t), p(Z), the bound
     ("encoders", "encoders.*", "model", "methods", "baselines", "baselines.*"),  # from a support set to q(Z | D_t)
     ("training", "training.*"),  # from a config to a trained model

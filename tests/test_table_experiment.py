@@ -1,5 +1,6 @@
 """The experiment on a table of one's own: a CSV file in, a run folder out that needs nothing else."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from metavib.training import loop as train
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
 from metavib.training.protocols.table import read_examples, read_inputs, resolve, scaling
+from program import done
 
 SMALL = {
     "model.widths": [16],
@@ -127,6 +129,22 @@ def test_other_outputs_take_other_sites_and_scores(tmp_path, likelihood):
     assert wanted.model.sites == "general" and (wanted.tasks.table.y_scale == 1) == (likelihood != "student-t")
     scores = experiment(wanted).validate(train.train(wanted, tmp_path / "run", quiet=True))
     assert ("accuracy" in scores) == (likelihood == "bernoulli") and np.isfinite(scores["score"])
+
+
+def test_counts_of_ordinary_sizes_train_from_the_command_line(tmp_path):
+    """Rates of 5 to 1000, through `metavib train table`; every number on record is finite."""
+
+    def target(a, b, w, rng):
+        return rng.poisson(np.clip(np.exp(5 + 2 * w[0]), 5, 1000))
+
+    path = write(tmp_path / "counts.csv", target=target)
+    changes = SMALL | {"train.steps": 60}
+    options = [item for k, v in changes.items() for item in ("--set", f"{k}={json.dumps(v)}")]
+    options += ["--task", "town", "--target", "y", "--likelihood", "poisson", "--out", tmp_path / "run", "--quiet"]
+    done("train", "table", "--csv", path, *options)
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    (row,) = record["evaluation"]["rows"]
+    assert all(np.isfinite(m["mean"]) for m in row["metrics"].values())
 
 
 def test_a_file_that_changed_is_refused(csv):

@@ -12,31 +12,34 @@ Shapes: `(..., v, c)` for v points of c latent values; a leading dimension of no
 of a `Normal` may have c = 1 where all outputs share it.
 """
 
-from functools import lru_cache
-from math import log, pi, sqrt
+from math import log
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from metavib.linalg import root
+from metavib.quadrature import hermite
 from metavib.random import Noise, standard_normal
 
 
 class Nodes(NamedTuple):
-    r"""$E_q[g(f)] \approx \sum_k w_k g(f_k)$: values `f (k, ..., v, c)`, log-weights `log_w (k,)`."""
+    r"""$E_q[g(f)] \approx \sum_k w_k g(f_k)$: values `f (k, ..., v, c)`, log-weights `log_w`.
+
+    Weights are `(k,)` where all points share them, and `(k, ..., v)` where each point has its own.
+    """
 
     f: Tensor
     log_w: Tensor
 
     def mean(self, g: Tensor) -> Tensor:
         r"""$\sum_k w_k g_k$ for `g (k, ...)`."""
-        return torch.tensordot(self.log_w.exp(), g, dims=1)
+        return torch.tensordot(self.log_w.exp(), g, dims=1) if self.log_w.ndim == 1 else (self.log_w.exp() * g).sum(0)
 
     def log_mean_exp(self, log_g: Tensor) -> Tensor:
         r"""$\log \sum_k w_k \exp(\log g_k)$ for `log_g (k, ...)`."""
-        return torch.logsumexp(log_g + self.log_w.reshape(-1, *(1,) * (log_g.ndim - 1)), 0)
+        ones = (1,) * (log_g.ndim - self.log_w.ndim)
+        return torch.logsumexp(log_g + self.log_w.reshape(*self.log_w.shape, *ones), 0)
 
 
 class Point(NamedTuple):
@@ -87,7 +90,7 @@ class Normal(NamedTuple):
 
     def hermite(self, k: int) -> Nodes:
         r"""Gauss-Hermite with k nodes, for one latent value a point: $f_k = \mu + \sqrt{2 v} x_k$ (eq. 16)."""
-        x, log_w = _hermite(k, self.mean.dtype, self.mean.device)
+        x, log_w = hermite(k, self.mean.dtype, self.mean.device)
         return Nodes(self.mean + root(2 * self.var) * x.reshape(-1, *(1,) * self.mean.ndim), log_w)
 
     def monte_carlo(self, k: int, noise: Noise) -> Nodes:
@@ -105,10 +108,3 @@ class Normal(NamedTuple):
 
 
 Marginals = Point | Samples | Normal
-
-
-@lru_cache(maxsize=16)
-def _hermite(k: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    x, w = np.polynomial.hermite.hermgauss(k)
-    log_w = np.log(w) - log(sqrt(pi))
-    return torch.as_tensor(x, dtype=dtype, device=device), torch.as_tensor(log_w, dtype=dtype, device=device)

@@ -1,0 +1,27 @@
+r"""p(y | f): the decoder of the bound.
+
+Every likelihood answers the same questions of any marginals q(f): the expected log likelihood
+$E_q[\log p(y \mid f)]$, which the bound is made of; the log predictive density $\log E_q[p(y \mid f)]$, which
+predictions are judged by; and its predictions.
+
+| likelihood | outputs | latent values of a point | integrals over a Gaussian q(f) |
+| --- | --- | --- | --- |
+| `Gaussian` | real | 1 | closed form |
+| `StudentT` | real, with outliers | 1 | over the mixing variable of the t distribution |
+| `Poisson` | counts | 1 | around the mode of the integrand |
+| `Bernoulli` | two classes | 1 | a mixture of probit functions |
+| `Softmax` | N classes | N | Monte Carlo |
+
+A new one needs `latents`, `targets`, `log_prob` and the predictive moments of p(y | f). The general path, Gauss-Hermite
+nodes, then serves it as long as q(f) is not much wider than p(y | f) is as a function of f. Better forms override that
+path, which stays as their oracle where both hold.
+"""
+
+from metavib.likelihoods.classes import Bernoulli as Bernoulli
+from metavib.likelihoods.classes import Softmax as Softmax
+from metavib.likelihoods.likelihood import ClassLikelihood as ClassLikelihood
+from metavib.likelihoods.likelihood import Likelihood as Likelihood
+from metavib.likelihoods.likelihood import RealLikelihood as RealLikelihood
+from metavib.likelihoods.real import Gaussian as Gaussian
+from metavib.likelihoods.real import Poisson as Poisson
+from metavib.likelihoods.real import StudentT as StudentT

@@ -1,0 +1,102 @@
+r"""What every likelihood p(y | f) can be asked, and the general path by which it answers.
+
+Shapes: `f (..., v, c)` with c = `latents` values a point, `y (..., v)`.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from metavib.marginals import Marginals, Nodes, Normal
+from metavib.random import Noise
+
+
+class Likelihood(nn.Module, ABC):
+    """p(y | f), with c = `latents` latent values behind each output."""
+
+    latents: int = 1
+    hermite_nodes: int = 32  # exact to polynomials of degree 63 in f
+
+    @abstractmethod
+    def targets(self, y: Shaped[Tensor, "*b n"]) -> Float[Tensor, "*b n c"]:
+        """Outputs as real site targets: y itself, counts on the log scale, or +1 / -1 for classes."""
+
+    @abstractmethod
+    def log_prob(self, f: Float[Tensor, "*b v c"], y: Shaped[Tensor, "*y v"]) -> Float[Tensor, "*b v"]:
+        r"""$\log p(y \mid f)$."""
+
+    def check(self, y: Tensor) -> None:  # noqa: B027 - any real y is fine unless a likelihood says otherwise
+        """Refuses outputs this likelihood gives no probability to. Called where data enters, never in the loop."""
+
+    def nodes(self, q: Marginals, noise: Noise = None) -> Nodes:
+        """Nodes that integrate against q: its own when it is discrete, Gauss-Hermite for a Normal."""
+        return q.hermite(self.hermite_nodes) if isinstance(q, Normal) else q.nodes()
+
+    def expected_log_prob(self, q: Marginals, y: Shaped[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
+        r"""$E_{q(f)}[\log p(y \mid f)]$, a lower bound on the log predictive density."""
+        nodes = self.nodes(q, noise)
+        return nodes.mean(self.log_prob(nodes.f, y))
+
+    def log_predictive(self, q: Marginals, y: Shaped[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
+        r"""$\log E_{q(f)}[p(y \mid f)]$ (eq. 20)."""
+        nodes = self.nodes(q, noise)
+        return nodes.log_mean_exp(self.log_prob(nodes.f, y))
+
+
+class RealLikelihood(Likelihood, ABC):
+    """A likelihood of real or count outputs: predictions are a mean, a variance and a distribution function."""
+
+    @abstractmethod
+    def moments(self, f: Float[Tensor, "*b v 1"]) -> tuple[Float[Tensor, "*b v"], Float[Tensor, "*b v"]]:
+        r"""Mean and variance of $p(y \mid f)$."""
+
+    @abstractmethod
+    def cdf(self, f: Float[Tensor, "*b v 1"], y: Float[Tensor, "*y v"]) -> Float[Tensor, "*b v"]:
+        r"""$P(Y \le y \mid f)$."""
+
+    def predict(self, q: Marginals, noise: Noise = None) -> tuple[Float[Tensor, "*b v"], Float[Tensor, "*b v"]]:
+        """Predictive mean and variance, by the laws of total expectation and variance."""
+        nodes = self.nodes(q, noise)
+        mean, var = self.moments(nodes.f)
+        centre = nodes.mean(mean)
+        return centre, nodes.mean(var) + nodes.mean((mean - centre).square())
+
+    def predictive_cdf(self, q: Marginals, y: Float[Tensor, "*b v"], noise: Noise = None) -> Float[Tensor, "*b v"]:
+        r"""$P(Y \le y)$ under the predictive distribution: uniform over tasks if predictions are calibrated.
+
+        This is eq. 21.
+        """
+        nodes = self.nodes(q, noise)
+        return nodes.mean(self.cdf(nodes.f, y))
+
+
+class ClassLikelihood(Likelihood, ABC):
+    """A likelihood of integer class labels: predictions are probabilities."""
+
+    classes: int
+
+    @abstractmethod
+    def probabilities(self, f: Float[Tensor, "*b v c"]) -> Float[Tensor, "*b v classes"]:
+        r"""$p(y = \cdot \mid f)$."""
+
+    def predict(self, q: Marginals, noise: Noise = None) -> Float[Tensor, "*b v classes"]:
+        """Predictive class probabilities."""
+        nodes = self.nodes(q, noise)
+        return nodes.mean(self.probabilities(nodes.f))
+
+    def check(self, y: Tensor) -> None:
+        """Refuses labels that are not integers in 0 .. classes - 1."""
+        if y.is_floating_point() or y.dtype == torch.bool:
+            raise TypeError(f"class labels must be integers in 0..{self.classes - 1}; got {y.dtype}.")
+        if y.numel() and (int(y.min()) < 0 or int(y.max()) >= self.classes):
+            raise ValueError(
+                f"class labels must lie in 0..{self.classes - 1}; got {int(y.min())}..{int(y.max())}. "
+                "Relabel the classes of each task from 0, or build the likelihood for more classes."
+            )
+
+
+def floating(y: Tensor) -> Tensor:
+    """Outputs as real numbers."""
+    return y if y.is_floating_point() else y.to(torch.get_default_dtype())
