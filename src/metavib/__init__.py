@@ -1,50 +1,56 @@
-"""Few-shot learning with honest uncertainty: one variational information bottleneck, every encoder."""
+"""Few-shot learning with honest uncertainty: one variational information bottleneck, every encoder.
 
-from metavib.encoders import ComposedEncoder as ComposedEncoder
-from metavib.encoders import Descent as Descent
-from metavib.encoders import Encoder as Encoder
-from metavib.encoders import ExactSites as ExactSites
-from metavib.encoders import FullSites as FullSites
-from metavib.encoders import GaussianGradientEncoder as GaussianGradientEncoder
-from metavib.encoders import GeneralSites as GeneralSites
-from metavib.encoders import GPEncoder as GPEncoder
-from metavib.encoders import GradientEncoder as GradientEncoder
-from metavib.encoders import SimplifiedSites as SimplifiedSites
-from metavib.encoders import SiteEncoder as SiteEncoder
-from metavib.kernels import RBF as RBF
-from metavib.kernels import BNCosine as BNCosine
-from metavib.kernels import Cosine as Cosine
-from metavib.kernels import Kernel as Kernel
-from metavib.kernels import Linear as Linear
-from metavib.kernels import Matern32 as Matern32
-from metavib.kernels import Matern52 as Matern52
-from metavib.likelihoods import Bernoulli as Bernoulli
-from metavib.likelihoods import Gaussian as Gaussian
-from metavib.likelihoods import Likelihood as Likelihood
-from metavib.likelihoods import Poisson as Poisson
-from metavib.likelihoods import Softmax as Softmax
-from metavib.likelihoods import StudentT as StudentT
-from metavib.methods import gp_maml as gp_maml
-from metavib.methods import gp_vib as gp_vib
-from metavib.methods import maml as maml
-from metavib.methods import stochastic_maml as stochastic_maml
-from metavib.model import Model as Model
-from metavib.networks import MLP as MLP
-from metavib.networks import Backbone as Backbone
-from metavib.networks import Conv4 as Conv4
-from metavib.networks import Pointwise as Pointwise
-from metavib.networks import ResNet12 as ResNet12
-from metavib.networks import StridedConv4 as StridedConv4
-from metavib.objective import Bound as Bound
-from metavib.objective import vib as vib
-from metavib.priors import FunctionPrior as FunctionPrior
-from metavib.priors import WeightPrior as WeightPrior
-from metavib.tasks.gaussian import GaussianTasks as GaussianTasks
-from metavib.tasks.sinusoid import Sinusoids as Sinusoids
-from metavib.tasks.table import TableTasks as TableTasks
-from metavib.tasks.table import split_tasks as split_tasks
-from metavib.tasks.task import Examples as Examples
-from metavib.tasks.task import Task as Task
-from metavib.tasks.task import examples as examples
-from metavib.tasks.task import stack as stack
-from metavib.tasks.task import task as task
+The few names that most people need are here; the rest is reached through modules. All of them are imported when they
+are first asked for, so that `import metavib` takes no time:
+
+* `metavib.Learner`: a trained model in use (adapt, update, merge, forget, predict).
+* `metavib.FewShotRegressor`, `metavib.FewShotClassifier`: the same in scikit-learn's conventions, training included.
+* `metavib.vib`: the bound, a function of any model and tasks.
+* `metavib.methods`, `kernels`, `encoders`, `likelihoods`, `networks`, `priors`, `tasks`: what models are made of.
+
+Example:
+    >>> import metavib
+    >>> metavib.kernels.Linear(bias=True)
+    Linear()
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metavib.adapt.learner import Learner as Learner
+    from metavib.estimators import FewShotClassifier as FewShotClassifier
+    from metavib.estimators import FewShotRegressor as FewShotRegressor
+    from metavib.objective import vib as vib
+
+    __version__: str
+
+__all__ = ["FewShotClassifier", "FewShotRegressor", "Learner", "__version__", "vib"]
+
+_HOMES = {
+    "FewShotClassifier": "metavib.estimators",
+    "FewShotRegressor": "metavib.estimators",
+    "Learner": "metavib.adapt.learner",
+    "vib": "metavib.objective",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the list above, or a module of the package, when it is first asked for."""
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("metavib")
+    elif not name.startswith("_") and find_spec(f"metavib.{name}") is not None:
+        return import_module(f"metavib.{name}")
+    else:
+        raise AttributeError(f"module 'metavib' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -43,7 +43,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     Args:
         likelihood: softmax; bernoulli for two classes with one latent function.
         backbone: auto (an MLP for rows, Conv4 for images), mlp, identity (given embeddings, or a linear model), conv4,
-            or a `metavib.Backbone`.
+            or a `metavib.networks.Backbone`.
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
         ways: N, the most classes of a training task.

@@ -56,7 +56,7 @@ def _backbone(event: tuple[int, ...], wanted: Any, hidden: tuple[int, ...]) -> B
     if isinstance(wanted, Backbone):
         return deepcopy(wanted)
     if isinstance(wanted, nn.Module):
-        raise TypeError("a module of one's own becomes a backbone by metavib.Pointwise(module, features=M).")
+        raise TypeError("a module of one's own becomes a backbone by metavib.networks.Pointwise(module, features=M).")
     if wanted not in BACKBONES:
         raise ValueError(f"backbone must be one of {', '.join(BACKBONES)}, or a metavib Backbone; got {wanted!r}.")
     images = len(event) == 3

@@ -36,7 +36,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     Args:
         likelihood: gaussian; student-t for heavy tails; poisson for counts.
         backbone: auto (an MLP for rows, Conv4 for images), mlp, identity (given embeddings, or a linear model), conv4,
-            or a `metavib.Backbone`.
+            or a `metavib.networks.Backbone`.
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
         shots: support points of a training task, a number or a range; None: from 1 to half of the median task, 50 at

@@ -1,0 +1,50 @@
+"""What `import metavib` gives: a few names and all modules, none of them before it is asked for."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import metavib
+
+ROOT = Path(__file__).parents[1]
+
+
+def said(code: str) -> str:
+    """What a new Python prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, metavib; print([m for m in ('torch', 'numpy', 'sklearn', 'typer') if m in sys.modules])"
+    assert said(code) == "[]"
+
+
+def test_the_version_is_the_projects_and_needs_no_torch() -> None:
+    code = "import sys, metavib; print(metavib.__version__, 'torch' in sys.modules)"
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert said(code) == f"{version} False"
+
+
+def test_names_and_modules_are_there_when_asked_for() -> None:
+    code = (
+        "import metavib; print(metavib.Learner.__module__, metavib.vib.__name__, metavib.FewShotRegressor.__name__, "
+        "metavib.FewShotClassifier.__name__, metavib.kernels.Linear.__name__, metavib.methods.gp_vib.__name__)"
+    )
+    assert said(code) == "metavib.adapt.learner vib FewShotRegressor FewShotClassifier Linear gp_vib"
+
+
+def test_a_star_import_brings_the_names_and_dir_lists_them() -> None:
+    assert set(metavib.__all__) <= set(dir(metavib))
+    assert said("from metavib import *; print(Learner.__name__, vib.__name__)") == "Learner vib"
+
+
+@pytest.mark.parametrize("name", ["Lerner", "__wrapped__", "nothing"])
+def test_other_names_are_no_attributes(name) -> None:
+    with pytest.raises(AttributeError, match=f"module 'metavib' has no attribute '{name}'"):
+        getattr(metavib, name)
+    with pytest.raises(ImportError):
+        exec(f"from metavib import {name}")
