@@ -254,3 +254,19 @@ def test_bytes_and_floats_give_the_same(channels):
 def test_parameters_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="must|cannot|means"):
         wrong()
+
+
+def test_quarter_turns_are_rot90_and_have_the_share_asked_for():
+    images = torch.rand(40, 3, 5, 5)
+    quarters = torch.arange(40) % 4
+    wanted = torch.stack([torch.rot90(image, int(k), (-2, -1)) for image, k in zip(images, quarters, strict=True)])
+    assert torch.equal(augment.turned(images, quarters), wanted)
+    drawn = augment.QuarterTurns(0.6).draw(torch.empty(6000, 1, 2, 2), generator())
+    shares = drawn.bincount(minlength=4) / len(drawn)
+    torch.testing.assert_close(shares, torch.tensor([0.4, 0.2, 0.2, 0.2]), atol=0.03, rtol=0)
+    assert not augment.QuarterTurns(0.0).draw(images, generator()).any()
+    assert augment.QuarterTurns(1.0).draw(images, generator()).all()
+    with pytest.raises(ValueError, match="square"):
+        augment.turned(torch.rand(2, 3, 4, 5), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="share"):
+        augment.QuarterTurns(1.5)

@@ -65,6 +65,20 @@ def test_recorded_steps_are_the_written_ones_on_a_gpu(method: str) -> None:
     check("glyphs", method, "inductor", "cuda")
 
 
+GPU = pytest.param("inductor", "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+
+
+@pytest.mark.parametrize(("backend", "device"), [("aot_eager", "cpu"), GPU])
+def test_a_compiled_supervised_stage_is_the_written_one(backend: str, device: str) -> None:
+    """Weights, momentum, random stream and losses at its end; with crops of two sizes, so two programs."""
+    command = [sys.executable, str(HERE / "compiled_pretraining.py"), backend, device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert not found["failed"] and found["same streams"]
+    assert max(found["gaps"].values()) < 1e-5, found
+
+
 def test_short_work_is_not_compiled() -> None:
     """It would not win back the time of compiling."""
 

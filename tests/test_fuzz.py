@@ -200,7 +200,7 @@ READERS = {
     "metrics": Reader(
         "metrics.jsonl",
         lambda p: p.write_text(METRICS),
-        lambda p: train._keep_until(p.parent, 1),
+        lambda p: train.keep_until(p.parent, 1),
         lambda seconds: isinstance(seconds, int | float),
     ),
     "manifest": Reader("m.json", remembered, remembered, lambda found: found.images.shape == (6, 1, 16, 16)),

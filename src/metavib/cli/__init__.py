@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from metavib.cli import options as cli_config
+from metavib.cli import pretrain as cli_pretrain
 from metavib.cli import tasks as cli_daily
 from metavib.cli import tune as cli_tune
 from metavib.cli.options import (
@@ -216,7 +217,14 @@ def data(
             print_markdown(f"\n**{e.name}**: {e.remedy}")
 
 
-for command in (cli_daily.adapt, cli_daily.update, cli_daily.predict, cli_tune.tune):
+for command in (
+    cli_pretrain.pretrain,
+    cli_pretrain.embed,
+    cli_daily.adapt,
+    cli_daily.update,
+    cli_daily.predict,
+    cli_tune.tune,
+):
     app.command()(command)
 
 

@@ -258,6 +258,44 @@ class RandomFlip:
         return torch.where(flip, unit(images).flip(-1), unit(images))
 
 
+@dataclass(frozen=True)
+class QuarterTurns:
+    """Turns a share of the pictures by one, two or three quarters, each with the same probability.
+
+    A network that must also say how a picture was turned learns more of its contents than the class alone asks for.
+
+    Args:
+        share: the probability that a picture is turned at all.
+    """
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"the share of turned pictures must lie in [0, 1]; got {self.share}.")
+
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
+        """The images, some turned."""
+        return turned(images, self.draw(images, generator))
+
+    def draw(self, images: Tensor, generator: Stream) -> Tensor:
+        """How many quarters each image is turned by, `(N,)`, 0 to 3."""
+        chance = _uniform((len(images),), 0, 1, generator, images.device)
+        # Below `share` the chance falls into one of three equal parts; above it the picture stays as it is.
+        which = (3 * chance / max(self.share, 1e-12)).floor().clamp(max=2) + 1
+        return torch.where(chance < self.share, which, 0.0).long()
+
+
+def turned(images: Tensor, quarters: Tensor) -> Tensor:
+    """Each image turned counter-clockwise by its number of quarters `(N,)`, as `torch.rot90` turns all alike."""
+    if images.shape[-2] != images.shape[-1]:
+        raise ValueError(f"quarter turns need square pictures; got {tuple(images.shape[-2:])}.")
+    k = quarters[:, None, None, None]
+    images = torch.where(k % 2 == 1, images.mT, images)
+    images = torch.where((k == 1) | (k == 2), images.flip(-2), images)
+    return torch.where(k >= 2, images.flip(-1), images)
+
+
 class Motion(NamedTuple):
     """A rotation (radians, clockwise as seen), scale and shift (pixels, right and down), each `(N,)`."""
 

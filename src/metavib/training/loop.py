@@ -86,7 +86,7 @@ def train(
             model.load_state_dict(checkpoint.restore_model(saved).state_dict())
             checkpoint.restore_training(saved, optimiser, streams)
         start, best = saved.step, saved.best
-    spent = ranks.on_first(_keep_until, folder, start)
+    spent = ranks.on_first(keep_until, folder, start)
 
     shape = (options.tasks,) if config.repeats == 1 else (config.repeats, options.tasks)
 
@@ -99,7 +99,7 @@ def train(
     take_step = replayed(one_step, config.device, streams.values()) if alone else one_step
     clock = time.monotonic()
     show = ranks.first and not quiet
-    with bar("training", options.steps, start=start, show=show) as advance, _stoppable() as asked_to_stop:
+    with bar("training", options.steps, start=start, show=show) as advance, stoppable() as asked_to_stop:
         if alone and compiles(config):
             advance(start, "compiling, half a minute")
         for step in range(start + 1, options.steps + 1):
@@ -294,7 +294,7 @@ def _newest(folder: Path) -> checkpoint.Checkpoint | None:
     return checkpoint.load(folder / LAST) if (folder / LAST).exists() else None
 
 
-def _keep_until(folder: Path, step: int) -> float:
+def keep_until(folder: Path, step: int) -> float:
     """Drops what a killed run logged after its last checkpoint; returns the seconds spent until then."""
     kept = [line for line in read_metrics(folder) if line["step"] <= step]
     text = "".join(json.dumps(line) + "\n" for line in kept)
@@ -303,7 +303,7 @@ def _keep_until(folder: Path, step: int) -> float:
 
 
 @contextmanager
-def _stoppable() -> Iterator[Callable[[], bool]]:
+def stoppable() -> Iterator[Callable[[], bool]]:
     """Turns Ctrl-C and SIGTERM into a flag that the loop looks at between steps; a second Ctrl-C stops at once."""
     asked: list[int] = []
 

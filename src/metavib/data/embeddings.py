@@ -1,0 +1,99 @@
+"""Features of pictures in place of the pictures: one array file for all classes of an experiment.
+
+The file is an `.npz` of four arrays, which any program can write (`numpy.savez`):
+
+| array | shape | what |
+| --- | --- | --- |
+| `features` | `(n, M)` | a row of numbers for each picture, of any floating-point type |
+| `labels` | `(n,)` | the class of each row, a whole number that counts into `names` |
+| `names` | `(classes,)` | the names of the classes, all different |
+| `splits` | `(classes,)` | what each class is for: `train`, `validation` or `test` |
+
+`metavib embed` writes such files from a trained network; features of any other network serve as well.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metavib.data.archive import damaged
+from metavib.data.labelled import Labelled, Splits, check_disjoint
+from metavib.data.packed import read_npz
+from metavib.files import write_atomically
+
+
+def write_embeddings(path: Path, parts: Splits) -> None:
+    """Writes features, held as the `images (n, M)` of each part, as float16.
+
+    Args:
+        path: the file, which is replaced as a whole.
+        parts: the features of the training, validation and test classes.
+    """
+    widths = {part.images.shape[1:] for part in parts}
+    if len(widths) > 1 or any(part.images.ndim != 2 for part in parts):
+        raise ValueError(f"features must be (n, M) with one M; got {[tuple(part.images.shape) for part in parts]}.")
+    check_disjoint(parts)
+    starts = np.cumsum([0, *(part.classes for part in parts)])
+    features = torch.cat([part.images.cpu() for part in parts]).to(torch.float16)
+    if not bool(features.isfinite().all()):
+        raise ValueError("features must be finite and below 65504, the largest float16; divide them by a constant.")
+    arrays: dict[str, Any] = {
+        "features": features.numpy(),
+        "labels": np.concatenate(
+            [part.labels.cpu().numpy() + start for part, start in zip(parts, starts, strict=False)]
+        ),
+        "names": np.array([name for part in parts for name in part.names]),
+        "splits": np.array([split for split, part in zip(Splits._fields, parts, strict=True) for _ in part.names]),
+    }
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:  # an open file, since NumPy would add .npz to a name that lacks it
+            np.savez(file, **arrays)
+
+    write_atomically(path, write)
+
+
+def read_embeddings(path: Path | str) -> Splits:
+    """The features of an array file as three labelled sets, whose `images` are `(n, M)` float32.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "birds.npz"
+        >>> classes = {"names": ["wren", "tit", "crow", "kite"], "splits": ["train", "train", "validation", "test"]}
+        >>> np.savez(file, features=np.eye(4), labels=np.arange(4), **classes)
+        >>> read_embeddings(file).train.names
+        ('wren', 'tit')
+    """
+    path = Path(path)
+    features, labels, names, splits = read_npz(path, "features", "labels", "names", "splits")
+    if features.ndim != 2 or features.dtype.kind != "f" or not len(features):
+        raise damaged(path, f"features must be numbers (n, M); got {features.dtype} {features.shape}")
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
+        raise damaged(path, f"labels must be whole numbers ({len(features)},); got {labels.dtype} {labels.shape}")
+    if names.ndim != 1 or names.shape != splits.shape or {names.dtype.kind, splits.dtype.kind} != {"U"}:
+        raise damaged(path, f"names and splits must be one text a class; got {names.shape} and {splits.shape}")
+    if not 0 <= int(labels.min()) <= int(labels.max()) < len(names):
+        raise damaged(path, f"labels must lie in 0..{len(names) - 1}; got {labels.min()}..{labels.max()}")
+    values = torch.from_numpy(features.astype(np.float32))
+    if not bool(values.isfinite().all()):
+        raise damaged(path, "some features are infinite or NaN")
+    strange = sorted(set(splits.tolist()) - set(Splits._fields))
+    if strange:
+        raise damaged(path, f"splits must be {', '.join(Splits._fields)}; got {strange[0]!r}")
+    if len(set(names.tolist())) != len(names):
+        raise damaged(path, "a class name is there twice")
+    parts = (
+        _part(values, torch.from_numpy(labels.astype(np.int64)), names, splits == split) for split in Splits._fields
+    )
+    return Splits(*parts)
+
+
+def _part(features: Tensor, labels: Tensor, names: np.ndarray, chosen: np.ndarray) -> Labelled:
+    """The rows of some classes, their labels counted anew."""
+    renumber = torch.full((len(names),), -1)
+    renumber[torch.from_numpy(chosen)] = torch.arange(int(chosen.sum()))
+    own = renumber[labels]
+    return Labelled(features[own >= 0], own[own >= 0], tuple(names[chosen].tolist()))

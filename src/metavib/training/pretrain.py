@@ -1,0 +1,464 @@
+r"""The supervised stage: a network learns to tell all training classes apart before it learns to learn.
+
+$$\ell = \mathrm{CE}_\epsilon\big(y,\ \gamma \cos(\phi(x), w_c)\big) + \mathrm{CE}\big(k,\ V \phi(x)\big)$$
+
+The first term is the class, with smoothed labels and a scaled cosine for each class; the second asks by how many
+quarters k a picture was turned. Stochastic gradient descent with Nesterov's momentum; the rate rises for a few epochs
+and falls to zero by half a cosine. After every few epochs nearest centroids classify tasks of the *validation* classes,
+and the network that does so best is kept. A run folder holds
+
+    config.json             everything the run depends on
+    metrics.jsonl           a line every so often: step, loss, accuracy on the batch, validation
+    last.safetensors        the newest state; a killed run goes on from it
+    backbone.safetensors    the network that was best on validation: matrices in half precision, which halves the file
+
+References:
+    Chen, Liu, Kira, Wang, Huang. A Closer Look at Few-shot Classification. arXiv 1904.04232 (cosines).
+    Gidaris, Bursuc, Komodakis, Pérez, Cord. Boosting Few-Shot Visual Learning with Self-Supervision. arXiv 1906.05186.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import cos, inf, log, pi
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from metavib.data import Splits
+from metavib.data.augmentations import QuarterTurns, turned
+from metavib.files import naming, read_tensors, write_json, write_tensors
+from metavib.networks.resnet import ResNet12
+from metavib.networks.weights import Network
+from metavib.progress import bar
+from metavib.random import Stream, seeded
+from metavib.tasks.inputs import Inputs
+from metavib.training import build, loop
+from metavib.training.config import PRECISIONS, Config, TasksConfig
+from metavib.training.embedding import View, centroid_scores, features, queries_of
+from metavib.training.engine.compile import Work, compiled
+from metavib.training.engine.graph import replayed
+from metavib.training.fields import from_dict, override, to_dict
+from metavib.training.protocols import CLASSIFICATION, classification
+from metavib.training.protocols.experiment import VALIDATION
+from metavib.training.recipes import recipe
+
+BACKBONE = "backbone.safetensors"
+FORMAT = "metavib-pretraining-1"
+PRETRAIN = 40  # name of the random streams, apart from those of meta-training, validation and test
+LOOK = 20  # steps between looks at the loss and at the clock: each waits for the device
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Everything a supervised stage depends on.
+
+    Args:
+        tasks: the experiment whose training classes are told apart, and whose validation classes choose the network.
+        widths: channels of the four blocks of ResNet-12; the last is M.
+        epochs: passes over the training pictures.
+        seconds: a limit on the time of training, compiling and validating included; the schedule of the learning rate
+            then ends with the limit, should it come before the last epoch. None: no limit.
+        batch: pictures a step.
+        sides: sides of the training crops, one after the other for equal shares of the training; small ones first cost
+            less. Empty: `tasks.size`.
+        turns: share of the pictures that are turned by one to three quarters; 0: none, and no question about turns.
+        lr: the peak learning rate.
+        warm_up: epochs over which the rate rises to its peak.
+        momentum: Nesterov's.
+        weight_decay: of matrices; biases, scales and shifts have none.
+        smoothing: how much of a label's weight is spread over all classes.
+        scale: where the factor of the cosines starts; it is learned.
+        validate_every: epochs between validations.
+        episodes: validation tasks of each number of shots.
+        save_every: epochs between checkpoints.
+        seed: of weights, order and augmentation.
+        device, precision, threads: as in `metavib.training.config.Config`.
+    """
+
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    widths: tuple[int, ...] = (64, 160, 320, 640)
+    epochs: int = 100
+    seconds: float | None = None
+    batch: int = 128
+    sides: tuple[int, ...] = ()
+    turns: float = 0.5
+    lr: float = 0.1
+    warm_up: float = 2.0
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    smoothing: float = 0.1
+    scale: float = 10.0
+    validate_every: int = 10
+    episodes: int = 500
+    save_every: int = 20
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}.")
+        if not self.widths or min(self.widths) < 1:
+            raise ValueError(f"widths must be positive, one a block; got {self.widths}.")
+        for name in ("epochs", "batch", "validate_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if self.episodes < 2:
+            raise ValueError(f"episodes must be at least 2, for an interval; got {self.episodes}.")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ValueError(f"seconds must be positive, or none for no limit; got {self.seconds}.")
+        if any(side < 16 for side in self.crops):
+            raise ValueError(
+                f"crops must have sides of at least 16 pixels, which four poolings need; got {self.crops}."
+            )
+        for name in ("turns", "momentum", "smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1); got {getattr(self, name)}.")
+        for name in ("lr", "scale"):
+            if not 0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} must be positive; got {getattr(self, name)}.")
+        for name in ("warm_up", "weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} must be 0 or above; got {getattr(self, name)}.")
+
+    @property
+    def crops(self) -> tuple[int, ...]:
+        """Sides of the training crops, in their order."""
+        return self.sides or (self.tasks.size,)
+
+
+_CHANGES: dict[str, dict[str, Any]] = {
+    # Cut from 256 pixels. A hundred epochs are 4,500 steps.
+    "cub": {"tasks.crop": 0.2, "epochs": 120},
+    # Cut from 84 pixels: crops of 64 lose little sharpness and cost half.
+    "mini-imagenet": {"tasks.crop": 0.3, "epochs": 90, "sides": [64, 84], "validate_every": 5},
+    "mini-imagenet-cub": {"tasks.crop": 0.3, "epochs": 60, "sides": [64, 84], "validate_every": 5},
+    # Characters that are turned are often other characters.
+    "glyphs": {"widths": [16, 32, 64, 64], "epochs": 10, "turns": 0.0, "tasks.augment": True, "lr": 0.05},
+}
+
+
+def pretraining(experiment: str) -> Pretraining:
+    """The supervised stage of an experiment with images, in our own numbers: the paper has no such stage.
+
+    Example:
+        >>> pretraining("cub").tasks.size
+        84
+    """
+    if experiment not in CLASSIFICATION:
+        raise ValueError(f"there is a supervised stage for {', '.join(CLASSIFICATION)}; got {experiment!r}.")
+    tasks = recipe(experiment, "gp-vib").tasks
+    return override(Pretraining(tasks=tasks), _CHANGES.get(experiment, {}))
+
+
+class Supervised(nn.Module):
+    r"""A network with the heads of its supervised stage: scaled cosines for classes, a linear one for turns.
+
+    Args:
+        backbone: $\phi$.
+        classes: how many there are to tell apart.
+        scale: $\gamma$ at the start.
+    """
+
+    def __init__(self, backbone: ResNet12, classes: int, *, scale: float) -> None:
+        super().__init__()
+        self.network = Network(backbone)
+        self.rows = nn.Parameter(torch.randn(classes, backbone.features) / backbone.features**0.5)
+        self.log_scale = nn.Parameter(torch.tensor(log(scale)))
+        self.turns = nn.Linear(backbone.features, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the classes `(N, classes)` and of the turns `(N, 4)` for pictures `(N, C, H, W)`."""
+        phi = self.network(Inputs(x, torch.ones(len(x), dtype=torch.bool, device=x.device), 0))
+        cosines = F.normalize(phi, dim=-1) @ F.normalize(self.rows, dim=-1).mT
+        return self.log_scale.exp() * cosines, self.turns(phi)
+
+
+def pretrain(
+    config: Pretraining, folder: Path, *, resume: bool = False, quiet: bool = False, splits: Splits | None = None
+) -> dict[str, Any]:
+    """Trains a network on the training classes in a run folder; returns the last line of its metrics.
+
+    Args:
+        config: everything the run depends on.
+        folder: new or empty, unless resuming.
+        resume: go on from the folder's newest checkpoint (from the start where there is none yet).
+        quiet: no progress bar.
+        splits: the data, where it is at hand; read from disk otherwise.
+
+    Raises:
+        metavib.training.loop.Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
+    """
+    build.set_torch(Config(device=config.device, precision=config.precision, threads=config.threads))
+    prepare(config, folder, resume=resume)
+    splits = (classification.load(config.tasks) if splits is None else splits).to(config.device)
+    steps_of_epoch = splits.train.size // config.batch
+    if not steps_of_epoch:
+        raise ValueError(f"batch must be at most the {splits.train.size} training pictures; got {config.batch}.")
+    queries_of(splits.validation)  # refuses classes that are too small to be tested on
+    run = _Run(config, folder, splits, steps_of_epoch)
+    write_json(folder / loop.CONFIG, to_dict(config))
+    if (folder / loop.LAST).exists():
+        run.restore(folder / loop.LAST)
+    run.train(quiet=quiet)
+    return loop.read_metrics(folder)[-1]
+
+
+class _Run:
+    """A supervised stage in progress.
+
+    Args:
+        config: of the stage.
+        folder: of the run.
+        splits: the data, on the device.
+        steps_of_epoch: how many.
+    """
+
+    def __init__(self, config: Pretraining, folder: Path, splits: Splits, steps_of_epoch: int) -> None:
+        self.config, self.folder, self.splits, self.steps_of_epoch = config, folder, splits, steps_of_epoch
+        with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator
+            torch.manual_seed(config.seed)
+            backbone = ResNet12(config.tasks.channels, widths=config.widths)
+            model = Supervised(backbone, splits.train.classes, scale=config.scale)
+        model.network.bf16 = config.precision == "bf16"
+        self.model = model.to(config.device, build.DTYPES[config.precision]).train()
+        self.optimiser = sgd(self.model, config)
+        self.stream = seeded(config.seed, PRETRAIN, device=config.device)
+        self.step, self.best, self.spent = 0, -inf, 0.0
+        self.programs: dict[int, Callable[[Tensor], tuple[Tensor, ...]]] = {}  # a step, by the side of its crops
+        self.orders: dict[int, Tensor] = {}  # of the pictures, by epoch
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training, if time allows."""
+        return self.config.epochs * self.steps_of_epoch
+
+    @property
+    def progress(self) -> float:
+        """The share of the training that is over: of its steps or of its time, whichever is more."""
+        limit = self.config.seconds
+        return max(self.step / self.steps, 0.0 if limit is None else self.spent / limit)
+
+    def train(self, *, quiet: bool) -> None:
+        """Steps until the last one, or until the time is over; a validation ends it."""
+        config, start = self.config, time.monotonic() - self.spent
+        with bar("pretraining", self.steps, start=self.step, show=not quiet) as advance, loop.stoppable() as stopping:
+            while self.progress < 1:
+                side = config.crops[int(self.progress * len(config.crops))]
+                hit, loss = self._take_step(side)
+                epoch, within = divmod(self.step, self.steps_of_epoch)
+                if within and self.step % LOOK:
+                    continue
+                line: dict[str, Any] = {"step": self.step, "loss": float(loss), "accuracy": float(hit), "side": side}
+                if not abs(line["loss"]) < inf:
+                    raise FloatingPointError(f"the loss is infinite or NaN at step {self.step}; lower lr.")
+                self.spent = time.monotonic() - start
+                over, stopped = self.progress >= 1, stopping()
+                if over or not within:
+                    if over or epoch % config.validate_every == 0:
+                        line["validation"] = self._validate()
+                    self.spent = time.monotonic() - start
+                    self._note({**line, "seconds": round(self.spent, 3)})
+                advance(self.step, f"loss {line['loss']:.3f}" + f", best {self.best:.4f}" * (self.best > -inf))
+                if over or stopped or (not within and epoch % config.save_every == 0):
+                    self._save()
+                if stopped and not over:
+                    raise loop.Interrupted(f"stopped after {self.step} of {self.steps} steps; continue with --resume.")
+
+    def _take_step(self, side: int) -> tuple[Tensor, ...]:
+        epoch, within = divmod(self.step, self.steps_of_epoch)
+        if side not in self.programs:  # pictures of another size are another program, and the last is needed no more
+            self.programs = {side: self._fastest(side)}
+        if epoch not in self.orders:
+            self.orders = {epoch: self._order(epoch)}
+        batch = self.orders[epoch].narrow(0, within * self.config.batch, self.config.batch)
+        self._set_rate()
+        self.step += 1
+        return self.programs[side](batch)
+
+    def _order(self, epoch: int) -> Tensor:
+        """The order of the pictures in an epoch, which depends on the seed and the epoch alone."""
+        chosen = torch.randperm(self.splits.train.size, generator=seeded(self.config.seed, PRETRAIN, 1, epoch))
+        return chosen.to(self.config.device)
+
+    def _fastest(self, side: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
+        """A step on pictures by their positions, with crops of some side, compiled and recorded where that pays."""
+        (images, labels, _), model, optimiser = self.splits.train, self.model, self.optimiser
+        work = compiled(loss_of(self.config, side), self.config.device, times=self.steps // len(self.config.crops))
+
+        def step(index: Tensor) -> tuple[Tensor, Tensor]:
+            optimiser.zero_grad()
+            hit, loss = work(model, [self.stream], images.index_select(0, index), labels[index])
+            loss.backward()
+            optimiser.step()
+            return hit.detach(), loss.detach()
+
+        return replayed(step, self.config.device, [self.stream])
+
+    def _set_rate(self) -> None:
+        """Linear up to the peak, then half a cosine down to zero."""
+        config = self.config
+        rise = min(1.0, (self.step + 1) / max(1.0, config.warm_up * self.steps_of_epoch))
+        rate = config.lr * rise * 0.5 * (1 + cos(pi * self.progress))
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # a recorded step reads its learning rate from memory
+            else:
+                group["lr"] = rate
+
+    def _validate(self) -> dict[str, float]:
+        """Nearest centroids on the validation classes; the network is kept where it is the best so far."""
+        config, data = self.config, self.splits.validation
+        phi = features(self.model.network, data.images, config.tasks, View(config.tasks.size))
+        self.model.train()
+        with_features = data._replace(images=phi)
+        sizes: Any = {"ways": config.tasks.ways, "episodes": config.episodes, "seed": 1000 * VALIDATION}
+        found = centroid_scores(with_features, **sizes)
+        accuracy = {f"{shots}-shot": score.mean for shots, score in found.items()}
+        score = sum(accuracy.values()) / len(accuracy)
+        if score > self.best:
+            self.best = score
+            save_backbone(self.folder / BACKBONE, config, self.model.network, step=self.step)
+        return {**accuracy, "score": score}
+
+    def _note(self, line: dict[str, Any]) -> None:
+        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+    def _save(self) -> None:
+        tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            tensors[f"momentum/{index}"] = state["momentum_buffer"]
+        tensors["stream"] = self.stream.get_state()
+        header = {"step": str(self.step), "best": repr(self.best), "spent": repr(self.spent)}
+        header |= {"format": FORMAT, "config": json.dumps(to_dict(self.config))}
+        write_tensors(self.folder / loop.LAST, tensors, header)
+
+    def restore(self, path: Path) -> None:
+        """Goes on from a checkpoint of this very config."""
+        tensors, header = _read(path)
+        with naming(path):
+            if from_dict(Pretraining, json.loads(header["config"])) != self.config:
+                raise ValueError("it is of a run with another config.")
+            model = {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")}
+            momentum = {
+                int(name.removeprefix("momentum/")): {"momentum_buffer": t}
+                for name, t in tensors.items()
+                if name.startswith("momentum/")
+            }
+            try:
+                self.model.load_state_dict(model)
+                self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": momentum})
+                self.stream.set_state(tensors["stream"])
+                self.step, self.best, self.spent = int(header["step"]), float(header["best"]), float(header["spent"])
+            except (RuntimeError, KeyError) as error:
+                raise ValueError(f"it does not fit its own config: {error}") from error
+        loop.keep_until(self.folder, self.step)
+
+
+def loss_of(config: Pretraining, side: int) -> Work:
+    """From a `Supervised` model, a random stream and a batch of pictures to its accuracy and the loss."""
+    transform = classification.training_transform(replace(config.tasks, size=side))
+    dtype = build.DTYPES[config.precision]
+
+    def loss(model: Supervised, streams: Sequence[Stream], images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        (stream,) = streams
+        x = transform(images, stream).to(dtype)
+        if not config.turns:
+            classes, _ = model(x)
+            return _hits(classes, labels), F.cross_entropy(classes, labels, label_smoothing=config.smoothing)
+        quarters = QuarterTurns(config.turns).draw(x, stream)
+        classes, turns = model(turned(x, quarters))
+        of_class = F.cross_entropy(classes, labels, label_smoothing=config.smoothing)
+        return _hits(classes, labels), of_class + F.cross_entropy(turns, quarters)
+
+    return loss
+
+
+def _hits(scores: Tensor, labels: Tensor) -> Tensor:
+    return (scores.detach().argmax(-1) == labels).float().mean()
+
+
+def sgd(model: nn.Module, config: Pretraining) -> torch.optim.SGD:
+    """Stochastic gradient descent with Nesterov's momentum; what is no matrix is not decayed."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    for group in groups:  # each with a rate of its own in memory, where a recorded step reads it
+        group["lr"] = torch.tensor(config.lr, device=config.device) if config.device.startswith("cuda") else config.lr
+    return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.momentum > 0, fused=True)
+
+
+def prepare(config: Pretraining, folder: Path, *, resume: bool) -> None:
+    """Refuses a folder that holds something else or a device that is not there, before any work; writes nothing."""
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device = {config.device!r}, but PyTorch sees no GPU on this machine; use --device cpu.")
+    if (folder / loop.CONFIG).exists():
+        if not resume:
+            raise FileExistsError(f"{folder} holds a run already; pass --resume to go on, or name another folder.")
+        if read(folder / loop.CONFIG) != config:
+            raise ValueError(f"{folder} holds a run with another config; resume it without changing options.")
+    elif folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} exists and is no run; name a new folder.")
+
+
+def read(path: Path) -> Pretraining:
+    """The config of a supervised stage, as its run folder holds it."""
+    with naming(path):
+        try:
+            return from_dict(Pretraining, json.loads(path.read_text(encoding="utf-8")))
+        except RecursionError as error:
+            raise ValueError(f"it is not JSON ({error}).") from error
+
+
+class Pretrained(NamedTuple):
+    """A network that has been through its supervised stage, and the config of that stage."""
+
+    config: Pretraining
+    network: Network
+
+
+def save_backbone(path: Path, config: Pretraining, network: Network, *, step: int) -> None:
+    """Writes a network: matrices as float16, the rest in full, so that no running average overflows."""
+    tensors = {
+        name: t.half() if t.ndim > 1 and t.is_floating_point() else t for name, t in network.body.state_dict().items()
+    }
+    write_tensors(path, tensors, {"format": FORMAT, "config": json.dumps(to_dict(config)), "step": str(step)})
+
+
+def load_backbone(path: Path, *, device: str = "cpu") -> Pretrained:
+    """The network of a supervised stage, from its run folder or from the file itself; its weights are float32."""
+    path = path / BACKBONE if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no network {path}: is that a run of `metavib pretrain`, and has it validated?"
+        )
+    tensors, header = _read(path)
+    with naming(path):
+        config = from_dict(Pretraining, json.loads(header["config"]))
+        with torch.device("meta"):  # shapes alone: nothing of the file decides how much memory is asked for
+            wanted = ResNet12(config.tasks.channels, widths=config.widths).state_dict()
+        if {name: t.shape for name, t in wanted.items()} != {name: t.shape for name, t in tensors.items()}:
+            raise ValueError("its weights do not fit its own config.")
+        backbone = ResNet12(config.tasks.channels, widths=config.widths)
+        backbone.load_state_dict(tensors)
+    return Pretrained(config, Network(backbone.to(device)).eval())
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    tensors, header = read_tensors(path)
+    if header.get("format") != FORMAT or "config" not in header:
+        raise ValueError(
+            f"{path} is no file of `metavib pretrain` of this version: expected format {FORMAT!r}, "
+            f"got {header.get('format')!r}."
+        )
+    return tensors, header
