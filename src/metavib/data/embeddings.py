@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.data.archive import damaged
+from metavib.data.archive import damaged, read_npz
 from metavib.data.labelled import Labelled, Splits, check_disjoint
-from metavib.data.packed import read_npz
 from metavib.files import write_atomically
 
 
