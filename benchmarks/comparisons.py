@@ -16,9 +16,10 @@ from benchmarks.floors import Work, work
 from benchmarks.measure import Call, Timing, once
 from metavib.training.config import Config
 from metavib.training.fields import override
-from metavib.training.loop import read_metrics, train
+from metavib.training.loop import train
 from metavib.training.protocols import experiment
 from metavib.training.recipes import recipe
+from metavib.training.run_folder import read_metrics
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 
-from metavib.training.record import commit, machine
+from metavib.training.runs import commit, machine
 
 Call = Callable[[], Any]
 

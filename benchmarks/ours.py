@@ -15,11 +15,10 @@ from metavib.model import Model
 from metavib.random import seeded
 from metavib.training import build
 from metavib.training.config import Config
-from metavib.training.engine.compile import Work
-from metavib.training.engine.graph import replayed
-from metavib.training.loop import adam, ascend, differentiated, fastest, sampled
+from metavib.training.engine import fastest
 from metavib.training.protocols import Experiment, experiment
 from metavib.training.protocols.classification import Classification
+from metavib.training.step import Step, adam
 
 Call = Callable[[], Any]
 
@@ -29,23 +28,20 @@ PICTURES = {"omniglot-emnist": (1597, 20, 1, 32), "omniglot": (4112, 20, 1, 28),
 
 def our_step(config: Config, world: Experiment) -> Call:
     """A step of training as `metavib.training.loop.train` takes it, in its fastest form for the config's device."""
-    model, streams, bound_of = _pieces(config, world)
-    slope, optimiser = fastest(bound_of, model, config), adam(model, config)
-    return replayed(lambda: ascend(slope, model, streams, optimiser), config.device, streams)
+    return fastest(_step(config, world), config)
 
 
 def plain_step(config: Config, world: Experiment) -> tuple[Call, Model]:
     """The same step as written, and its model: what operations are counted on."""
-    model, streams, bound_of = _pieces(config, world)
-    slope, optimiser = differentiated(bound_of), adam(model, config)
-    return lambda: ascend(slope, model, streams, optimiser), model
+    step = _step(config, world)
+    return step, step.model
 
 
-def _pieces(config: Config, world: Experiment) -> tuple[Model, list[torch.Generator], Work]:
-    options = config.train
-    bound_of = sampled(build.objective(config), world, (options.tasks,), beta=options.beta)
-    model = build.model(config).to(config.device).train()
-    return model, [seeded(config.seed, i, device=config.device) for i in range(2)], bound_of
+def _step(config: Config, world: Experiment) -> Step:
+    model, options = build.model(config).to(config.device).train(), config.train
+    streams = [seeded(config.seed, i, device=config.device) for i in range(2)]
+    objective, optimiser = build.objective(config), adam(model, config)
+    return Step(model, objective, world, optimiser, streams, shape=(options.tasks,), beta=options.beta)
 
 
 def world_of(config: Config, pictures: Tensor | None = None) -> Experiment:

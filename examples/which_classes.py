@@ -17,8 +17,8 @@ import numpy as np
 from metavib.data.labelled import select_classes
 from metavib.training import checkpoint
 from metavib.training.fields import override
-from metavib.training.loop import chosen
 from metavib.training.protocols.classification import Classification, load
+from metavib.training.run_folder import chosen
 
 
 def deal(names: tuple[str, ...], parts: int) -> list[list[str]]:

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from metavib.files import write_json
-from metavib.progress import bar
+from metavib.progress import Bar
 from metavib.training.config import Config, read
+from metavib.training.engine import compiles
 from metavib.training.fields import to_dict
-from metavib.training.loop import CONFIG, Interrupted, compiles
+from metavib.training.loop import Interrupted
+from metavib.training.run_folder import CONFIG, RECORD
 from reproduction.shared_gpu import shared_gpu
 
 POLL = 0.5  # seconds
@@ -72,7 +74,7 @@ def run_all(
     failed: list[str] = []
     alone: AbstractContextManager[dict[str, str]] = nullcontext({})
     sharing = shared_gpu() if cuda and min(jobs, len(waiting)) > 1 else alone
-    with sharing as shared, bar(f"{len(configs)} runs", total, show=not quiet) as advance:
+    with sharing as shared, Bar(f"{len(configs)} runs", total, show=not quiet) as advance:
         variables = {**shared, COMPILERS: os.environ.get(COMPILERS, str(max(1, (os.cpu_count() or 1) // jobs)))}
         try:
             with _terminable():
@@ -145,7 +147,7 @@ def _terminable() -> Iterator[None]:
 
 def _finished(folder: Path, config: Config) -> bool:
     """Whether a run is there; results of another config are no results of this one, and starting it will say so."""
-    return (folder / "evaluation.json").exists() and read(folder / CONFIG) == config
+    return (folder / RECORD).exists() and read(folder / CONFIG) == config
 
 
 def _start(

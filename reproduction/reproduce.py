@@ -18,7 +18,7 @@ from metavib.files import read_json, write_atomically
 from metavib.training import recipes
 from metavib.training.config import Config, read
 from metavib.training.fields import override
-from metavib.training.loop import CONFIG, LAST
+from metavib.training.run_folder import CONFIG, LAST, RECORD
 from reproduction import store
 from reproduction.grids.grid import TITLES, base, read_name
 from reproduction.lists import SEEDS, Runs
@@ -119,7 +119,7 @@ def reproduce(
         )
 
     def keep(key: str) -> None:
-        store.add(book, [_named(key, read_json(home / "runs" / key / "record.json"))])
+        store.add(book, [_named(key, read_json(home / "runs" / key / RECORD))])
 
     try:
         run_all(missing, home / "runs", jobs=jobs, quiet=quiet, trained=_trained(missing, out), done=keep)
@@ -248,7 +248,7 @@ def _trained(missing: Runs, out: Path) -> dict[str, Path]:
         return {}
     trainings = {}
     for path in sorted(out.glob(f"*/runs/**/{CONFIG}")):
-        if (path.parent / "evaluation.json").exists() and (path.parent / LAST).exists():
+        if (path.parent / RECORD).exists() and (path.parent / LAST).exists():
             trainings[path.parent] = read(path)
     found = {}
     for key, config in missing.items():

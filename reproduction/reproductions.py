@@ -7,7 +7,7 @@ from typing import Any
 
 from metavib.show import plots
 from metavib.training import checkpoint
-from metavib.training.loop import LAST
+from metavib.training.run_folder import LAST
 from reproduction import lists, tables
 from reproduction.displays import DISPLAYS, Display
 from reproduction.lists import SEEDS, Runs

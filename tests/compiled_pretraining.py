@@ -17,7 +17,7 @@ import torch
 import tiny
 from metavib.data.labelled import Labelled, Splits
 from metavib.files import read_tensors
-from metavib.training import loop, pretrain
+from metavib.training import pretrain, run_folder
 from metavib.training.engine import compile as engine
 from metavib.training.fields import override
 
@@ -52,8 +52,8 @@ def main(backend: str, device: str) -> None:
             pretrain.pretrain(config, plain, quiet=True, splits=splits)
         with patch.dict(engine.WORTH, {device: 0}):
             pretrain.pretrain(config, fast, quiet=True, splits=splits)
-        (one, _), (other, _) = (read_tensors(folder / loop.LAST) for folder in (plain, fast))
-        losses = [[line["loss"] for line in loop.read_metrics(folder)] for folder in (plain, fast)]
+        (one, _), (other, _) = (read_tensors(folder / run_folder.LAST) for folder in (plain, fast))
+        losses = [[line["loss"] for line in run_folder.read_metrics(folder)] for folder in (plain, fast)]
     same = torch.equal(one.pop("stream"), other.pop("stream")) and one.keys() == other.keys()
     gaps = {
         "state": max(float(((a - other[k]).abs() / a.abs().max().clamp(min=1)).max()) for k, a in one.items()),

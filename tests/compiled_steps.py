@@ -18,11 +18,12 @@ from metavib.model import Model
 from metavib.random import seeded
 from metavib.training import build, recipes
 from metavib.training.config import Config
+from metavib.training.engine import compiles, fastest
 from metavib.training.engine.compile import WORTH, Compiled
-from metavib.training.engine.graph import WARM_UP, replayed
+from metavib.training.engine.graph import WARM_UP
 from metavib.training.fields import override
-from metavib.training.loop import adam, ascend, compiles, differentiated, fastest, sampled
 from metavib.training.protocols import classification, experiment
+from metavib.training.step import Step, adam
 
 STEPS = 3
 SMALL = {
@@ -49,13 +50,8 @@ def steps(of: Config, world: Any, fast: bool) -> dict[str, Any]:
     objective, model = build.objective(of), build.model(of).to(of.device).train()
     optimiser = adam(model, of)
     streams = [seeded(of.seed, i, device=of.device) for i in range(2)]
-    bound_of = sampled(objective, world, (of.train.tasks,), beta=of.train.beta)
-    slope = fastest(bound_of, model, of) if fast else differentiated(bound_of)
-
-    def step() -> tuple[Tensor, ...]:
-        return ascend(slope, model, streams, optimiser)
-
-    take = replayed(step, of.device, streams) if fast else step
+    step = Step(model, objective, world, optimiser, streams, shape=(of.train.tasks,), beta=of.train.beta)
+    take = fastest(step, of) if fast else step
     bounds = [float(take()[-1].mean()) for _ in range(STEPS + WARM_UP * (of.device != "cpu"))]
     return {"bounds": bounds, "model": model, "streams": [s.get_state() for s in streams]}
 

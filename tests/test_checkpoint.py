@@ -11,7 +11,7 @@ from torch import nn
 import tiny
 from metavib.files import read_tensors, write_tensors
 from metavib.random import seeded
-from metavib.training import build, checkpoint
+from metavib.training import build, checkpoint, run_folder
 from metavib.training import loop as train
 
 FORMAT = checkpoint.FORMAT
@@ -22,7 +22,7 @@ def saved(tmp_path_factory) -> Path:
     """The last checkpoint of a finished run."""
     folder = tmp_path_factory.mktemp("checkpoint") / "run"
     train.train(tiny.sinusoid(train__steps=4), folder, quiet=True)
-    return folder / train.LAST
+    return folder / run_folder.LAST
 
 
 @pytest.fixture

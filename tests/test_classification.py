@@ -9,7 +9,7 @@ from torch import Tensor
 
 import tiny
 from metavib.tasks.task import Task
-from metavib.training import build, metrics
+from metavib.training import build, metrics, run_folder
 from metavib.training import loop as train
 from metavib.training.config import BASELINES, METHODS, TRANSFER, Config
 from metavib.training.fields import override
@@ -69,7 +69,7 @@ def test_every_method_trains_and_tests(tmp_path, name):
     found = row["metrics"]
     assert 0 <= found["accuracy"]["mean"] <= 1 and 0 <= found["brier"]["mean"] <= 2 and 0 <= found["ece"] <= 1
     assert found["nll"]["mean"] > 0 and sum(found["reliability"]["points"]) == 4 * config.tasks.ways * 3
-    lines = train.read_metrics(tmp_path / "run")
+    lines = run_folder.read_metrics(tmp_path / "run")
     assert all(0 <= line["validation"]["accuracy"] <= 1 for line in lines if "validation" in line)
 
 

@@ -14,10 +14,10 @@ import program
 import tiny
 from metavib import cli
 from metavib.files import write_json
-from metavib.training import checkpoint, recipes, run
-from metavib.training import loop as train
+from metavib.training import checkpoint, recipes, run, run_folder
+from metavib.training.config import CLASSIFICATION, EXPERIMENTS
 from metavib.training.fields import to_dict
-from metavib.training.protocols import CLASSIFICATION, NAMES, classification
+from metavib.training.protocols import classification
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def runs(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(classification, "load", lambda tasks: tiny.splits())
     for method in tiny.REGRESSORS:
-        run.run(tiny.sinusoid(method), root / method, resume=False, quiet=True)
-    run.run(tiny.glyphs(), root / "glyphs", resume=False, quiet=True)
+        run(tiny.sinusoid(method), root / method, resume=False, quiet=True)
+    run(tiny.glyphs(), root / "glyphs", resume=False, quiet=True)
     patch.undo()
     return root
 
@@ -84,7 +84,7 @@ def test_train_writes_a_run_and_says_where(metavib, tmp_path):
     path = write_config(tmp_path / "c.json", tiny.sinusoid())
     ended = metavib("train", "sinusoid", "--config", path, "--out", tmp_path / "run", "--quiet")
     assert ended.status == 0 and "| shots K" in ended.out and "metavib plot" in ended.err
-    wanted = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "evaluation.json", "record.json"}
+    wanted = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "record.json"}
     assert {entry.name for entry in (tmp_path / "run").iterdir()} == wanted
     record = strict((tmp_path / "run" / "record.json").read_text())
     assert record["config"] == to_dict(tiny.sinusoid()) and record["training_seconds"] >= 0
@@ -96,7 +96,7 @@ def test_json_is_the_evaluation_and_nothing_else(metavib, runs, method):
     ended = metavib("evaluate", runs / method, "--json")
     assert ended.status == 0 and ended.err == ""
     found = strict(ended.out)
-    assert found == strict((runs / method / "evaluation.json").read_text())
+    assert found == strict((runs / method / "record.json").read_text())["evaluation"]
     assert found["method"] == method and {row["shots"] for row in found["rows"]} == {3, 5}
     assert {"mse", "log_density", "coverage_50", "coverage_90", "coverage_95"} == set(found["rows"][0]["metrics"])
 
@@ -105,7 +105,7 @@ def test_train_with_json_prints_json_alone(metavib, tmp_path):
     path = write_config(tmp_path / "c.json", tiny.sinusoid("maml"))
     ended = metavib("train", "sinusoid", "--config", path, "--out", tmp_path / "run", "--json")
     assert ended.status == 0 and ended.err == ""
-    assert strict(ended.out) == strict((tmp_path / "run" / "evaluation.json").read_text())
+    assert strict(ended.out) == strict((tmp_path / "run" / "record.json").read_text())["evaluation"]
 
 
 def test_evaluate_takes_several_shots_and_inner_steps(metavib, runs):
@@ -146,7 +146,7 @@ def test_images_are_tested_with_other_ways_and_a_temperature(metavib, runs):
 @pytest.mark.parametrize("name", ["gp-vib", "maml", "glyphs"])
 def test_show_says_what_a_run_is(metavib, runs, name):
     ended = metavib("show", runs / name)
-    config = checkpoint.load(runs / name / train.LAST).config
+    config = checkpoint.load(runs / name / run_folder.LAST).config
     assert (
         ended.status == 0
         and config.method in ended.out
@@ -154,7 +154,7 @@ def test_show_says_what_a_run_is(metavib, runs, name):
     )
     found = strict(metavib("show", runs / name, "--json").out)
     assert found["config"] == to_dict(config)
-    assert found["evaluation"] == strict((runs / name / "evaluation.json").read_text())
+    assert found["evaluation"] == strict((runs / name / "record.json").read_text())["evaluation"]
 
 
 def test_data_lists_what_is_missing_and_how_to_get_it(metavib, tmp_path):
@@ -240,7 +240,7 @@ def test_a_run_is_neither_overwritten_nor_changed(metavib, runs):
     ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder, "--resume", "--seed", 9)
     assert ended.status == 2 and "another config" in ended.err
     ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder, "--resume", "--json")
-    assert ended.status == 0 and strict(ended.out) == strict(before["evaluation.json"].decode())
+    assert ended.status == 0 and strict(ended.out) == strict(before["record.json"].decode())["evaluation"]
     assert before == {entry.name: entry.read_bytes() for entry in folder.iterdir()}
 
 
@@ -261,7 +261,7 @@ def test_options_reach_the_config(metavib, tmp_path):
         options += ["--set", f"{name}={value}"]
     ended = metavib("train", "sinusoid", "--out", tmp_path / "run", "--quiet", *options)
     assert ended.status == 0, ended.err
-    c = checkpoint.load(tmp_path / "run" / train.LAST).config
+    c = checkpoint.load(tmp_path / "run" / run_folder.LAST).config
     assert (c.train.steps, c.seed, c.repeats, c.tasks.shots, c.model.kernel) == (3, 5, 2, 4, "rbf")
     assert (c.train.beta, c.precision, c.train.lr, c.test.shots, c.model.widths) == (0.5, "float64", 0.01, (2,), (8, 8))
     assert "95% interval over 2 trainings" in ended.out
@@ -271,7 +271,7 @@ def test_without_a_folder_the_run_goes_under_its_name(metavib, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     path = write_config(tmp_path / "c.json", tiny.sinusoid(seed=3))
     assert metavib("train", "sinusoid", "--config", path, "--quiet").status == 0
-    assert (tmp_path / "runs" / "sinusoid-gp-vib-3" / "evaluation.json").exists()
+    assert (tmp_path / "runs" / "sinusoid-gp-vib-3" / "record.json").exists()
 
 
 def test_a_disk_that_is_full_ends_with_a_message(metavib, tmp_path, monkeypatch):
@@ -303,7 +303,7 @@ def test_an_option_spreads_over_the_numbers_after_it(arguments, expected):
     assert cli.spread(arguments, {"--shots", "--inner-steps"}) == expected
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n in CLASSIFICATION])
+@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n in CLASSIFICATION])
 def test_every_image_experiment_trains_from_the_command_line(metavib, tmp_path, name):
     """Each experiment's own recipe, made tiny; the data are ours, the path through the program is the user's."""
     small = dict(tiny._GLYPHS) | {"tasks.channels": 1, "tasks.augment": False, "model.norm": "running"}

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from metavib.objective import Bound
 from metavib.random import draw, seeded
 from metavib.training import build
 from metavib.training.config import BOUND, GRADIENT, METHODS
 from metavib.training.engine import compile as compiled
+from metavib.training.engine import compiles, fastest
 from metavib.training.engine.compile import Compiled
+from metavib.training.engine.graph import Replayed
 from metavib.training.fields import override
-from metavib.training.loop import compiles, differentiated, fastest
 from metavib.training.recipes import recipe
+from metavib.training.step import Step, backward
 
 HERE = Path(__file__).parent
 # In double precision, but for the tasks, which are drawn in single.
@@ -135,25 +138,30 @@ def test_bound_and_gradient_are_compiled_together_where_nothing_is_pooled(name: 
     """And apart on a GPU, whatever the network."""
     config = override(recipe(name, "gp-vib"), {"train.steps": compiled.WORTH["cpu"]})
 
-    def bound_of(model, streams):
+    def step() -> Step:
+        return Step(build.model(config), fail, None, None, [], shape=(1,), beta=0.0)
+
+    def fail(*args, **options):
         raise AssertionError("nothing is computed yet")
 
-    model = build.model(config)
-    assert isinstance(fastest(bound_of, model, config), Compiled) == together
-    assert not isinstance(fastest(bound_of, model, replace(config, device="cuda")), Compiled)
+    on_cpu, on_gpu = step(), step()
+    assert fastest(on_cpu, config) is on_cpu
+    assert (isinstance(on_cpu.gradient, Compiled), isinstance(on_cpu.bound, Compiled)) == (together, not together)
+    assert isinstance(fastest(on_gpu, replace(config, device="cuda")), Replayed)
+    assert isinstance(on_gpu.bound, Compiled) and not isinstance(on_gpu.gradient, Compiled)
 
 
 def test_a_gradient_that_cannot_be_compiled_is_the_written_one(monkeypatch) -> None:
     """Work that differentiates itself leaves its gradient in `grad` all the same, and once."""
     monkeypatch.setattr(torch, "compile", _refuse)
 
-    def bound_of(model, streams):
+    def work(model, streams):
         value = model(draw(torch.rand, 3, 2, stream=streams[0])).squeeze(-1)
-        return value, value, value
+        return backward(Bound(value, value, value))
 
     model = torch.nn.Linear(2, 1)
     with pytest.warns(UserWarning, match="runs as written"):
-        value = Compiled(differentiated(bound_of))(model, [seeded(3)])[-1]
+        value = Compiled(work)(model, [seeded(3)])[-1]
     x = torch.rand(3, 2, generator=seeded(3))
     torch.testing.assert_close(value, (x @ model.weight.mT + model.bias).squeeze(-1).detach())
     torch.testing.assert_close(model.weight.grad, -x.mean(0, keepdim=True))

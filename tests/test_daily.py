@@ -16,8 +16,7 @@ import oracles
 from metavib import files
 from metavib.adapt.file import run_of
 from metavib.adapt.learner import Learner
-from metavib.training import checkpoint
-from metavib.training import loop as train
+from metavib.training import checkpoint, run_folder
 from metavib.training.protocols.table import read_examples, read_inputs, scaling
 from program import HEADER, OUTPUTS, done, predicted, refused, settings, task_rows, train_table, values, write
 
@@ -49,8 +48,8 @@ def place(home, tmp_path):
 
 def numpy_features(run: Path) -> tuple[Any, dict[str, np.ndarray]]:
     """phi of raw rows by hand: standardised columns, two ReLU layers, a constant 1."""
-    tensors = {k: t.double().numpy() for k, t in checkpoint.load(run / train.BEST).part("model").items()}
-    table = checkpoint.load(run / train.LAST).config.tasks.table
+    tensors = {k: t.double().numpy() for k, t in checkpoint.load(run / run_folder.BEST).part("model").items()}
+    table = checkpoint.load(run / run_folder.LAST).config.tasks.table
 
     def phi(x: np.ndarray) -> np.ndarray:
         h = (x - np.array(table.mean)) / np.array(table.scale)
@@ -66,7 +65,7 @@ def test_a_table_is_predicted_in_its_own_units_as_slow_numpy_does(home):
     """From the CSV files alone: standardise, features, dense GP posterior, back to units, normal quantiles."""
     folder = home / "gaussian"
     phi, tensors = numpy_features(folder / "run")
-    config = checkpoint.load(folder / "run" / train.LAST).config
+    config = checkpoint.load(folder / "run" / run_folder.LAST).config
     support = np.array([row[1:] for row in task_rows("gaussian", 100, 20)[:8]], dtype=float)
     query = np.array([row[1:3] for row in task_rows("gaussian", 100, 20)[13:]], dtype=float)
     rows = np.array([r[3] for s in range(12) for r in task_rows("gaussian", s)])
@@ -89,7 +88,7 @@ def test_a_table_is_predicted_in_its_own_units_as_slow_numpy_does(home):
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_the_program_says_what_the_python_api_says(home, kind):
     folder = home / kind
-    config = checkpoint.load(folder / "run" / train.LAST).config
+    config = checkpoint.load(folder / "run" / run_folder.LAST).config
     task = Learner.from_run(folder / "run").adapt(read_examples(folder / "support.csv", config))
     said = task.predict(read_inputs(folder / "query.csv", config))
     found = predicted(folder / "task.safetensors", folder / "query.csv")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from metavib.adapt.learner import Learner
 from metavib.files import read_tensors
-from metavib.training import loop as train
+from metavib.training import run_folder
 from program import done, predicted, refused, settings, train_table, values
 
 
@@ -121,7 +121,7 @@ def test_a_run_shows_what_it_is_and_how_good(album, tmp_path):
     for run, words in ((table, ("table", "gp-vib")), (album / "run", ("images", "accuracy"))):
         text = done("show", run)
         assert all(word in text for word in words)
-        tensors, _ = read_tensors(run / train.BEST)
+        tensors, _ = read_tensors(run / run_folder.BEST)
         parameters = sum(t.numel() for k, t in tensors.items() if "running" not in k and "batches" not in k)
         shown = int(text.split(" parameters")[0].split()[-1].replace(",", ""))
         assert 0 < shown <= parameters

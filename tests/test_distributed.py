@@ -20,7 +20,7 @@ import torch
 import tiny
 from metavib.files import read_json, read_tensors
 from metavib.random import Portion, seeded, standard_normal
-from metavib.training import checkpoint
+from metavib.training import checkpoint, run_folder
 from metavib.training import loop as train
 from metavib.training.config import BASELINES, Config
 from metavib.training.engine import ranks as distributed
@@ -52,6 +52,7 @@ import torch._dynamo  # DDP imports it, which would take each rank seconds
 torch.set_num_threads(1)
 import test_distributed as tests
 from metavib.training.engine import ranks as distributed
+from metavib.training import run_folder
 from metavib.training import loop as train
 from metavib.files import write_tensors
 train.experiment = tests.world
@@ -154,7 +155,7 @@ def alone(tmp_path_factory):
 def assert_close(a: Path, b: Path) -> None:
     """The same run up to rounding: weights, running averages, moments, metrics; random streams to the last bit."""
     assert {entry.name for entry in a.iterdir()} == {entry.name for entry in b.iterdir()}
-    for name in (train.LAST, train.BEST):
+    for name in (run_folder.LAST, run_folder.BEST):
         if not (a / name).exists():
             continue
         one, other = checkpoint.load(a / name), checkpoint.load(b / name)
@@ -163,7 +164,7 @@ def assert_close(a: Path, b: Path) -> None:
         for key, t in one.tensors.items():
             exact = key.startswith("streams/")
             torch.testing.assert_close(t, other.tensors[key], rtol=0 if exact else 1e-6, atol=0 if exact else 1e-7)
-    lines, others = train.read_metrics(a), train.read_metrics(b)
+    lines, others = run_folder.read_metrics(a), run_folder.read_metrics(b)
     assert [line["step"] for line in lines] == [line["step"] for line in others]
     for line, other in zip(lines, others, strict=True):
         assert numbers(line) == pytest.approx(numbers(other), rel=1e-6, abs=1e-7)
@@ -204,7 +205,7 @@ assert ranks(2, work) == [0, 0]
     )
     (first, _), (second, _) = (read_tensors(tmp_path / str(i)) for i in (0, 1))
     assert tiny.same_tensors(first, second)
-    assert tiny.same_tensors(first, checkpoint.load(tmp_path / "run" / train.BEST).part("model"))
+    assert tiny.same_tensors(first, checkpoint.load(tmp_path / "run" / run_folder.BEST).part("model"))
 
 
 def test_a_signal_to_any_rank_stops_all_at_the_same_step_and_any_number_goes_on(play, tmp_path, alone):
@@ -223,10 +224,11 @@ assert ranks(3, training("conv4", "other", struck(2, signal.SIGINT))) == [1, 1, 
 """,
         tmp_path,
     )
-    stopped = [f"Interrupted stopped after {step} of 11 steps; continue with --resume." for step in (3, 6, 9)]
+    places = ((3, "run"), (6, "run"), (9, "other"))
+    stopped = [f"Interrupted stopped after {n} of 11 steps; continue with --resume {tmp_path / at}" for n, at in places]
     assert [line[2:] for line in errors] == [stopped[0]] * 2 + [stopped[1]] * 2 + [stopped[2]] * 3
-    assert tiny.same_state(tmp_path / "run" / train.LAST, tmp_path / "whole" / train.LAST)
-    assert checkpoint.load(tmp_path / "other" / train.LAST).step == 9
+    assert tiny.same_state(tmp_path / "run" / run_folder.LAST, tmp_path / "whole" / run_folder.LAST)
+    assert checkpoint.load(tmp_path / "other" / run_folder.LAST).step == 9
     train.train(RUNS["conv4"], tmp_path / "other", resume=True, quiet=True, world=world(RUNS["conv4"]))
     assert_close(tmp_path / "other", alone("conv4"))
 
@@ -245,7 +247,7 @@ assert ended.pop({victim}) == -signal.SIGKILL and ended == [1, 1]
     )
     assert len(errors) == 2
     assert all("RankLost another process of this run ended" in line and "--resume" in line for line in errors)
-    assert checkpoint.load(tmp_path / "run" / train.LAST).step == 4
+    assert checkpoint.load(tmp_path / "run" / run_folder.LAST).step == 4
     train.train(RUNS["gp-vib"], tmp_path / "run", resume=True, quiet=True)
     assert_close(tmp_path / "run", alone("gp-vib"))
 
@@ -346,7 +348,7 @@ def test_the_example_of_the_docs_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(source, "several-processes.md", "exec"), names)
-    saved = checkpoint.load(tmp_path / "runs/mine" / train.LAST)
+    saved = checkpoint.load(tmp_path / "runs/mine" / run_folder.LAST)
     assert saved.step == 300 and tiny.same_tensors(names["model"].state_dict(), saved.part("model"))
 
 
@@ -362,15 +364,15 @@ def test_the_program_under_torchrun_survives_the_death_of_a_rank(tmp_path):
     process = subprocess.Popen(
         [*launch, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
-    while process.poll() is None and not (folder / train.LAST).exists():
+    while process.poll() is None and not (folder / run_folder.LAST).exists():
         time.sleep(0.02)
     ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(ranks[1]), 9)
     out, messages = process.communicate(timeout=60)
     assert process.returncode and not out, messages
     assert "error: another process of this run ended" in messages and "continue with --resume" in messages
-    assert 0 < checkpoint.load(folder / train.LAST).step < 400
+    assert 0 < checkpoint.load(folder / run_folder.LAST).step < 400
 
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert checkpoint.load(folder / train.LAST).step == 400 and read_json(folder / "evaluation.json")
+    assert checkpoint.load(folder / run_folder.LAST).step == 400 and read_json(folder / "record.json")

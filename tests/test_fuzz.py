@@ -34,7 +34,7 @@ from metavib.data.cache import MANIFEST, cached
 from metavib.data.labelled import Labelled
 from metavib.data.table import Columns, read_csv
 from metavib.files import naming, read_json, write_json
-from metavib.training import build, checkpoint, config
+from metavib.training import build, checkpoint, config, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import to_dict
 
@@ -488,7 +488,7 @@ def test_sizes_a_file_declares_cost_no_memory(case, tmp_path):
 @pytest.mark.parametrize("dtype", ["F64", "F16", "BF16", "I64", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "C64", "U16", "F4"])
 def test_a_tensor_of_another_type_is_cast_or_refused(tmp_path, dtype):
     """Floats of any precision are weights; whole numbers, truth values and complex ones are not."""
-    path = tmp_path / train.LAST
+    path = tmp_path / run_folder.LAST
     save_checkpoint(path)
     raw = path.read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]

@@ -13,7 +13,7 @@ import torch
 
 import tiny
 from metavib.adapt.learner import Learner
-from metavib.training import checkpoint
+from metavib.training import checkpoint, run_folder
 from metavib.training import loop as train
 
 # Steps that are no multiples of each other: saving, logging and validating all happen at different times.
@@ -31,6 +31,7 @@ sys.path[:0] = {paths!r}
 import torch
 torch.set_num_threads(1)
 import test_kill
+from metavib.training import run_folder
 from metavib.training import loop as train
 
 root, rng = Path(sys.argv[1]), random.Random(0)
@@ -111,14 +112,14 @@ print(kills, len(seen), file=out, flush=True)
 
 def check_readable(folder: Path, config) -> None:
     """Whatever is there after a kill is whole: nothing but temporary names may hold half a file."""
-    if (folder / train.CONFIG).exists():
-        train.prepare(config, folder, resume=True)
-    for name in (train.LAST, train.BEST):
+    if (folder / run_folder.CONFIG).exists():
+        run_folder.prepare(config, folder, resume=True)
+    for name in (run_folder.LAST, run_folder.BEST):
         if (folder / name).exists():
             saved = checkpoint.load(folder / name)
             assert saved.config == config and 0 < saved.step <= config.train.steps
             assert all(bool(t.isfinite().all()) for t in checkpoint.restore_model(saved).state_dict().values())
-    steps = [line["step"] for line in train.read_metrics(folder)]
+    steps = [line["step"] for line in run_folder.read_metrics(folder)]
     assert steps == sorted(steps)
 
 
@@ -159,9 +160,9 @@ def test_seventy_kills_of_trainings_change_nothing_of_what_they_end_with(tmp_pat
         whole, ended = tmp_path / "whole" / name, sorted((tmp_path / name).iterdir())
         assert ended
         for folder in ended:
-            assert tiny.same_state(folder / train.LAST, whole / train.LAST)
-            assert tiny.same_state(folder / train.BEST, whole / train.BEST)
-            lines, wanted = ([{**x, "seconds": 0} for x in train.read_metrics(f)] for f in (folder, whole))
+            assert tiny.same_state(folder / run_folder.LAST, whole / run_folder.LAST)
+            assert tiny.same_state(folder / run_folder.BEST, whole / run_folder.BEST)
+            lines, wanted = ([{**x, "seconds": 0} for x in run_folder.read_metrics(f)] for f in (folder, whole))
             assert lines == wanted
             left = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
             assert left == {p.name for p in whole.iterdir()}

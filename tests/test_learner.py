@@ -24,7 +24,7 @@ from metavib.networks import Conv4
 from metavib.networks.repeats import stack
 from metavib.tasks import Examples, Task, examples
 from metavib.tasks.inputs import Points
-from metavib.training import build, checkpoint
+from metavib.training import build, checkpoint, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import override
 
@@ -436,10 +436,10 @@ def test_a_run_of_a_gpu_machine_is_used_on_a_cpu(tmp_path) -> None:
     """The config says cuda; here there may be none, and nobody asked for it. The best on validation is taken."""
     config = override(tiny.sinusoid(), {"device": "cuda", "train.select": "best"})
     model = build.model(config)
-    checkpoint.save(tmp_path / train.LAST, config, 4, 0.0, model)
+    checkpoint.save(tmp_path / run_folder.LAST, config, 4, 0.0, model)
     with torch.no_grad():
         model.likelihood.noise.raw.add_(1.0)
-    checkpoint.save(tmp_path / train.BEST, config, 2, 0.0, model)
+    checkpoint.save(tmp_path / run_folder.BEST, config, 2, 0.0, model)
     learner = Learner.from_run(tmp_path)
     assert learner.device == torch.device("cpu")
     assert torch.equal(learner.trained.model.likelihood.noise.raw, model.likelihood.noise.raw)

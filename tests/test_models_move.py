@@ -16,7 +16,7 @@ from metavib.adapt.predictor import Predictor
 from metavib.adapt.trained import fingerprint
 from metavib.files import read_json, read_tensors, write_tensors
 from metavib.networks import repeats
-from metavib.training import build, checkpoint
+from metavib.training import build, checkpoint, run_folder
 from metavib.training import loop as train
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
@@ -81,8 +81,8 @@ def test_a_model_is_the_same_one_in_either_precision_and_after_another_saving(ru
     """The fingerprint depends on the weights as float32: not on precision, nor on the file they came from."""
     single, double = (Learner.from_run(runs / name, precision=p) for p in ("float32", "float64"))
     assert single.fingerprint == double.fingerprint
-    saved = train.chosen(runs / name)
-    checkpoint.save(tmp_path / train.LAST, override(saved.config, {"train.select": "last"}), 1, 0.0,
+    saved = run_folder.chosen(runs / name)
+    checkpoint.save(tmp_path / run_folder.LAST, override(saved.config, {"train.select": "last"}), 1, 0.0,
                     checkpoint.restore_model(saved).double())  # fmt: skip
     assert Learner.from_run(tmp_path).fingerprint == single.fingerprint
     assert Learner.from_run(runs / ("maml" if name != "maml" else "sines")).fingerprint != single.fingerprint
@@ -104,7 +104,7 @@ def test_a_state_made_in_one_precision_goes_on_in_the_other(runs, tmp_path, name
 
 def narrowed(source: Path, target: Path, dtype: torch.dtype) -> None:
     """The checkpoint as a run whose weights are of a narrower type would save it."""
-    for name in (train.LAST, train.BEST):
+    for name in (run_folder.LAST, run_folder.BEST):
         if (source / name).exists():
             tensors, header = read_tensors(source / name)
             narrow = {
@@ -118,14 +118,14 @@ def narrowed(source: Path, target: Path, dtype: torch.dtype) -> None:
 def test_weights_in_half_precision_load_into_float32(runs, tmp_path, name, dtype):
     """Nothing but the rounding of the weights is lost: the model is the one whose weights were rounded by hand."""
     narrowed(runs / name, tmp_path, dtype)
-    raw = (tmp_path / train.LAST).read_bytes()
+    raw = (tmp_path / run_folder.LAST).read_bytes()
     header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
     types = {v["dtype"] for k, v in header.items() if k.startswith("model/") and "batches" not in k}
     assert {"BF16", "F16"} & types
     support, x = data(name)
     learner = Learner.from_run(tmp_path)
     assert learner.trained.dtype == torch.float32
-    rounded = checkpoint.restore_model(train.chosen(runs / name))
+    rounded = checkpoint.restore_model(run_folder.chosen(runs / name))
     rounded.load_state_dict({k: t.to(dtype).to(t.dtype) for k, t in rounded.state_dict().items()})
     by_hand = build.at_test(rounded, CONFIGS[name])
     if CONFIGS[name].repeats > 1:
@@ -141,7 +141,7 @@ def test_weights_in_half_precision_load_into_float32(runs, tmp_path, name, dtype
 
 def test_a_learner_in_bfloat16_knows_itself_in_float32(runs):
     """The definition covers narrower types too: all of them are numbers of float32."""
-    model = build.at_test(checkpoint.restore_model(train.chosen(runs / "sines")), CONFIGS["sines"]).bfloat16()
+    model = build.at_test(checkpoint.restore_model(run_folder.chosen(runs / "sines")), CONFIGS["sines"]).bfloat16()
     assert fingerprint(model) == fingerprint(model.float()) == fingerprint(model.double())
 
 
@@ -166,11 +166,11 @@ def from_gpu(source: Path, target: Path, precision: str = "tf32") -> None:
 def test_a_run_of_a_gpu_is_used_on_a_cpu(runs, tmp_path, name):
     from_gpu(runs / name, tmp_path / "run")
     learner, here = Learner.from_run(tmp_path / "run"), Learner.from_run(runs / name)
-    assert learner.device.type == "cpu" and train.chosen(tmp_path / "run").config.device == "cuda"
+    assert learner.device.type == "cpu" and run_folder.chosen(tmp_path / "run").config.device == "cuda"
     support, x = data(name)
     assert torch.equal(numbers(learner.adapt(support), x), numbers(here.adapt(support), x))
     assert learner.fingerprint == here.fingerprint
-    assert next(train.selected(tmp_path / "run").parameters()).device.type == "cpu"
+    assert next(run_folder.selected(tmp_path / "run").parameters()).device.type == "cpu"
 
 
 @pytest.mark.parametrize("name", ["sines", "repeats", "images"])
@@ -196,7 +196,7 @@ def test_a_run_of_a_gpu_is_evaluated_and_shown_on_a_cpu(runs, tmp_path, monkeypa
 def test_training_on_a_gpu_that_is_not_there_is_refused_and_the_run_stays(runs, tmp_path):
     from_gpu(runs / "sines", tmp_path / "run")
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
-    config = checkpoint.load(tmp_path / "run" / train.LAST).config
+    config = checkpoint.load(tmp_path / "run" / run_folder.LAST).config
     with pytest.raises(ValueError, match="PyTorch sees no GPU"):
         train.train(config, tmp_path / "run", resume=True, quiet=True)
     assert before == {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}

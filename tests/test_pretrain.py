@@ -16,11 +16,12 @@ from metavib.data.embeddings import read_embeddings
 from metavib.files import write_tensors
 from metavib.networks import ResNet12
 from metavib.random import seeded
-from metavib.training import loop, pretrain
+from metavib.training import loop, pretrain, run_folder
+from metavib.training.config import CLASSIFICATION
 from metavib.training.embedding import View, embedded, features, nearest_centroids
 from metavib.training.fields import override
 from metavib.training.pretrain import Pretraining, Supervised, load_backbone, loss_of, pretraining
-from metavib.training.protocols import CLASSIFICATION, classification
+from metavib.training.protocols import classification
 from metavib.training.recipes import recipe
 
 SMALL = {
@@ -42,7 +43,7 @@ def small(**changes) -> Pretraining:
 
 
 def lines(folder: Path) -> list[dict]:
-    return loop.read_metrics(folder)
+    return run_folder.read_metrics(folder)
 
 
 @pytest.fixture(scope="module")
@@ -199,16 +200,16 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(monkeypatch, trained, tmp_pat
             assert "--resume" in str(stop)
             stops += 1
     assert stops >= 2
-    assert tiny.same_tensors(*(pretrain.read_tensors(place / loop.LAST)[0] for place in (folder, trained)))
+    assert tiny.same_tensors(*(pretrain.read_tensors(place / run_folder.LAST)[0] for place in (folder, trained)))
     assert tiny.same_state(folder / pretrain.BACKBONE, trained / pretrain.BACKBONE)
     for found, wanted in zip(lines(folder), lines(trained), strict=True):
         assert {**found, "seconds": 0} == {**wanted, "seconds": 0}
 
 
 def test_a_finished_run_is_not_trained_again(trained):
-    before = (trained / loop.LAST).read_bytes()
+    before = (trained / run_folder.LAST).read_bytes()
     last = pretrain.pretrain(small(), trained, resume=True, quiet=True, splits=tiny.splits())
-    assert (trained / loop.LAST).read_bytes() == before and last == lines(trained)[-1]
+    assert (trained / run_folder.LAST).read_bytes() == before and last == lines(trained)[-1]
 
 
 def test_the_kept_network_gives_the_features_it_was_chosen_for(trained):

@@ -8,12 +8,14 @@ import torch
 from metavib.objective import Bound
 from metavib.random import seeded
 from metavib.training import build, recipes
-from metavib.training.config import BOUND, METHODS, TRANSFER, Config
+from metavib.training.config import BOUND, CLASSIFICATION, EXPERIMENTS, METHODS, REGRESSION, TRANSFER, Config
 from metavib.training.fields import from_dict, to_dict
-from metavib.training.protocols import CLASSIFICATION, NAMES, REGRESSION, experiment
+from metavib.training.protocols import experiment
 
 FITTING = [
-    (name, method) for name, method in itertools.product(NAMES, METHODS) if name in CLASSIFICATION or method in BOUND
+    (name, method)
+    for name, method in itertools.product(EXPERIMENTS, METHODS)
+    if name in CLASSIFICATION or method in BOUND
 ]
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from metavib.files import write_json
-from metavib.training import record as records
+from metavib.training import runs as records
 from metavib.training.config import TableConfig, TasksConfig
 from reproduction import store
 from reproduction.__main__ import app

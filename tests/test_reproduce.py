@@ -9,7 +9,7 @@ import torch
 import tiny
 from metavib.files import read_json, write_json
 from metavib.training import recipes
-from metavib.training import record as records
+from metavib.training import runs as records
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
 from reproduction import lists, reproduce, store, tables

@@ -13,7 +13,7 @@ import torch
 
 import tiny
 from metavib.files import write_json
-from metavib.training import checkpoint
+from metavib.training import checkpoint, run_folder
 from metavib.training import loop as train
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
@@ -59,11 +59,11 @@ def whole(tmp_path_factory):
 
 def assert_same(a: Path, b: Path) -> None:
     """The same weights, optimiser, random streams and best model to the last bit; the same metrics but for the time."""
-    assert tiny.same_state(a / train.LAST, b / train.LAST)
-    assert (a / train.BEST).exists() == (b / train.BEST).exists()
-    if (a / train.BEST).exists():
-        assert tiny.same_state(a / train.BEST, b / train.BEST)
-    first, second = ([{**line, "seconds": 0} for line in train.read_metrics(f)] for f in (a, b))
+    assert tiny.same_state(a / run_folder.LAST, b / run_folder.LAST)
+    assert (a / run_folder.BEST).exists() == (b / run_folder.BEST).exists()
+    if (a / run_folder.BEST).exists():
+        assert tiny.same_state(a / run_folder.BEST, b / run_folder.BEST)
+    first, second = ([{**line, "seconds": 0} for line in run_folder.read_metrics(f)] for f in (a, b))
     steps = [line["step"] for line in first]
     assert first == second and steps == sorted(set(steps))
     assert {entry.name for entry in a.iterdir()} == {entry.name for entry in b.iterdir()}  # no litter
@@ -93,7 +93,7 @@ def test_a_signal_stops_between_steps_and_the_resumed_run_ends_the_same(tmp_path
         for stopped in (4, 8):
             with pytest.raises(train.Interrupted, match=f"stopped after {stopped} of 20 steps; continue with --resume"):
                 train.train(RUNS[name], tmp_path / "run", resume=True, quiet=True)
-            assert checkpoint.load(tmp_path / "run" / train.LAST).step == stopped
+            assert checkpoint.load(tmp_path / "run" / run_folder.LAST).step == stopped
     assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
     train.train(RUNS[name], tmp_path / "run", resume=True, quiet=True)
     assert_same(tmp_path / "run", whole(name))
@@ -124,7 +124,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, whole):
     before = {entry.name: entry.read_bytes() for entry in whole("gp-vib").iterdir()}
     model = train.train(RUNS["gp-vib"], whole("gp-vib"), resume=True, quiet=True)
     assert before == {entry.name: entry.read_bytes() for entry in whole("gp-vib").iterdir()}
-    assert tiny.same_tensors(model.state_dict(), checkpoint.load(whole("gp-vib") / train.LAST).part("model"))
+    assert tiny.same_tensors(model.state_dict(), checkpoint.load(whole("gp-vib") / run_folder.LAST).part("model"))
 
 
 def test_resume_on_a_new_folder_starts_from_the_beginning(tmp_path, whole):
@@ -157,6 +157,7 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 import test_resume
+from metavib.training import run_folder
 from metavib.training import loop as train
 train.experiment = test_resume.world
 root, rng = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
@@ -217,18 +218,18 @@ def test_the_program_stops_on_a_signal_and_resumes(tmp_path, number):
     command = [sys.executable, "-m", "metavib", "train", "sinusoid", "--config", str(tmp_path / "c.json")]
     command += ["--out", str(tmp_path / "run"), "--quiet", "--resume"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-    while process.poll() is None and not train.read_metrics(tmp_path / "run"):
+    while process.poll() is None and not run_folder.read_metrics(tmp_path / "run"):
         time.sleep(0.02)
     process.send_signal(number)
     _, messages = process.communicate(timeout=60)
     assert process.returncode == 130, messages
     assert "continue with --resume" in messages and "Traceback" not in messages
-    stopped = checkpoint.load(tmp_path / "run" / train.LAST).step
-    assert 0 < stopped < 3000 and not (tmp_path / "run" / "evaluation.json").exists()
+    stopped = checkpoint.load(tmp_path / "run" / run_folder.LAST).step
+    assert 0 < stopped < 3000 and not (tmp_path / "run" / "record.json").exists()
     # Going on in this process, for a few steps, is enough to compare: the rest is tested above.
     short = override(config, {"train.steps": stopped})
     reference = train.train(short, tmp_path / "whole", quiet=True).state_dict()
-    assert tiny.same_tensors(reference, checkpoint.load(tmp_path / "run" / train.LAST).part("model"))
+    assert tiny.same_tensors(reference, checkpoint.load(tmp_path / "run" / run_folder.LAST).part("model"))
 
 
 def test_threads_other_than_the_main_one_can_train(tmp_path, whole):
@@ -241,7 +242,7 @@ def test_threads_other_than_the_main_one_can_train(tmp_path, whole):
 
 def test_every_kind_of_state_is_in_the_comparison(whole):
     """The runs above do hold what could be lost: moments, streams, running averages."""
-    tensors = checkpoint.load(whole("conv4") / train.LAST).tensors
+    tensors = checkpoint.load(whole("conv4") / run_folder.LAST).tensors
     assert any("running" in name or "mean" in name for name in tensors if name.startswith("model/"))
     assert any(name.endswith("exp_avg_sq") for name in tensors) and "streams/noise" in tensors
     assert all(torch.is_tensor(t) for t in tensors.values())

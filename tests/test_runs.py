@@ -12,7 +12,7 @@ import pytest
 import processes
 import tiny
 from metavib.files import read_json
-from metavib.training import checkpoint, run
+from metavib.training import checkpoint, run, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import to_dict
 from reproduction import queue as runs
@@ -31,7 +31,7 @@ def test_a_run_that_fails_is_named_with_its_last_words(here, tmp_path):
     good, bad = tiny.sinusoid(), tiny.sinusoid(model__kernel="rbg")
     with pytest.raises(runs.RunFailed, match=r"(?s)the run bad failed:.*model\.kernel must be one of"):
         runs.run_all({"good": good, "bad": bad}, tmp_path, jobs=1, quiet=True)
-    assert (tmp_path / "good" / "evaluation.json").exists()  # what was done before stays
+    assert (tmp_path / "good" / "record.json").exists()  # what was done before stays
     runs.run_all({"good": good}, tmp_path, quiet=True)
     assert len(here) == 2
 
@@ -98,7 +98,7 @@ def test_a_trained_model_is_tested_otherwise_without_training_it_again(here, tmp
     result, whole = (read_json(tmp_path / name / "record.json") for name in ("again", "whole"))
     assert result["evaluation"] == whole["evaluation"] and result["config"] == to_dict(again)
     assert [row["shots"] for row in result["evaluation"]["rows"]] == [1, 2, 4]
-    assert not (tmp_path / "again" / train.LAST).exists()
+    assert not (tmp_path / "again" / run_folder.LAST).exists()
     other = tiny.sinusoid(train__lr=0.5)
     with pytest.raises(runs.RunFailed, match="trained under another config"):
         runs.run_all({"other": other}, tmp_path, quiet=True, trained={"other": tmp_path / "first"})
@@ -125,7 +125,7 @@ def test_no_more_runs_at_a_time_than_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "POLL", 0.0)
     configs = {f"r{seed}": tiny.sinusoid(seed=seed, train__steps=2) for seed in range(5)}
     runs.run_all(configs, tmp_path, jobs=2, quiet=True)
-    assert max(most) == 2 and all((tmp_path / name / "evaluation.json").exists() for name in configs)
+    assert max(most) == 2 and all((tmp_path / name / "record.json").exists() for name in configs)
 
 
 def test_a_run_waits_for_the_compiled_code_of_its_twin(tmp_path, monkeypatch):
@@ -167,18 +167,18 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(real, tmp_path
     """A real process, killed in the middle; the same call again finishes it. The record is that of the whole run."""
     config = tiny.sinusoid(train__steps=400, train__save_every=40, train__log_every=10, train__validate_every=0)
     process = runs._start(config, tmp_path / "runs" / "a")
-    while process.poll() is None and not (tmp_path / "runs" / "a" / train.LAST).exists():
+    while process.poll() is None and not (tmp_path / "runs" / "a" / run_folder.LAST).exists():
         time.sleep(0.01)
     assert runs._start(config, tmp_path / "runs" / "a") is None  # it holds the lock of its run
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    stopped = checkpoint.load(tmp_path / "runs" / "a" / train.LAST).step
+    stopped = checkpoint.load(tmp_path / "runs" / "a" / run_folder.LAST).step
     assert 0 < stopped < 400
     runs.run_all({"a": config}, tmp_path / "runs", quiet=True)
-    run.run(config, tmp_path / "whole", resume=False, quiet=True)
-    assert tiny.same_state(tmp_path / "runs" / "a" / train.LAST, tmp_path / "whole" / train.LAST)
-    first, second = (read_json(folder / "evaluation.json") for folder in (tmp_path / "runs" / "a", tmp_path / "whole"))
-    assert first == second
+    run(config, tmp_path / "whole", resume=False, quiet=True)
+    assert tiny.same_state(tmp_path / "runs" / "a" / run_folder.LAST, tmp_path / "whole" / run_folder.LAST)
+    first, second = (read_json(folder / "record.json") for folder in (tmp_path / "runs" / "a", tmp_path / "whole"))
+    assert first["evaluation"] == second["evaluation"]
 
 
 def test_stopping_the_reproduction_stops_its_runs_and_keeps_their_state(real, tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_stopping_the_reproduction_stops_its_runs_and_keeps_their_state(real, tm
 
     def interrupted(seconds: float) -> None:
         pause(0.05)
-        if train.read_metrics(tmp_path / "a"):
+        if run_folder.read_metrics(tmp_path / "a"):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(runs, "subprocess", processes.instead(watched))
@@ -200,7 +200,7 @@ def test_stopping_the_reproduction_stops_its_runs_and_keeps_their_state(real, tm
     with pytest.raises(train.Interrupted, match="0 of 1 runs finished; the same command goes on"):
         runs.run_all({"a": config}, tmp_path, quiet=True)
     assert [child.poll() for child in children] == [130]
-    assert 0 < checkpoint.load(tmp_path / "a" / train.LAST).step < 100_000
+    assert 0 < checkpoint.load(tmp_path / "a" / run_folder.LAST).step < 100_000
     assert "continue with --resume" in (tmp_path / "a.log").read_text()
 
 

@@ -14,7 +14,7 @@ from metavib.tasks.task import Examples, Task, select
 from metavib.training import build
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
-from metavib.training.splits import OverSplits, resplit
+from metavib.training.resplit import OverSplits, resplit
 
 
 def rolled(task: Task, by: int, *, classes: int = 1) -> Task:

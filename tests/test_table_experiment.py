@@ -13,7 +13,7 @@ from metavib.adapt.learner import Learner
 from metavib.data.table import digest, read_csv
 from metavib.objective import predictive
 from metavib.random import seeded
-from metavib.training import build, checkpoint, recipes
+from metavib.training import build, checkpoint, recipes, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
@@ -108,7 +108,7 @@ def test_a_run_needs_its_folder_alone_to_adapt_and_predict(csv, tmp_path):
     wanted = resolve(config(csv))
     train.train(wanted, tmp_path / "run", quiet=True)
     csv.unlink()
-    saved = checkpoint.load(tmp_path / "run" / train.LAST).config
+    saved = checkpoint.load(tmp_path / "run" / run_folder.LAST).config
     assert saved == wanted
     (tmp_path / "support.csv").write_text("y,b,a\n500,0.01,3\n510,0.0,-50\n")  # columns in another order
     (tmp_path / "query.csv").write_text("a,b\n3,0.01\n")

@@ -12,10 +12,11 @@ from optuna.trial import TrialState
 
 import program
 from metavib.show import plots
-from metavib.training import config, recipes
+from metavib.training import config, recipes, run_folder
 from metavib.training import loop as train
+from metavib.training.config import REGRESSION
 from metavib.training.fields import override, to_dict
-from metavib.training.protocols import REGRESSION, regression
+from metavib.training.protocols import regression
 from metavib.tune import Choices, Interval, Result, Trial, paper, parse, tune, with_curve
 from metavib.tune import search as searching
 from metavib.tune.figure import figure
@@ -284,7 +285,7 @@ def test_a_search_in_which_nothing_was_completed_is_drawn_too(tmp_path) -> None:
 def test_a_watcher_is_told_every_validation_and_may_end_the_training(tmp_path) -> None:
     seen = []
     train.train(BASE, tmp_path / "a", quiet=True, watch=lambda *told: seen.append(told))
-    lines = [line for line in train.read_metrics(tmp_path / "a") if "validation" in line]
+    lines = [line for line in run_folder.read_metrics(tmp_path / "a") if "validation" in line]
     assert seen == [(line["step"], line["validation"]["score"]) for line in lines]
 
     def end(step, score):
@@ -292,7 +293,7 @@ def test_a_watcher_is_told_every_validation_and_may_end_the_training(tmp_path) -
 
     with pytest.raises(LookupError):
         train.train(BASE, tmp_path / "b", quiet=True, watch=end)
-    assert train.read_metrics(tmp_path / "b")[-1]["step"] == 2
+    assert run_folder.read_metrics(tmp_path / "b")[-1]["step"] == 2
 
 
 def test_a_validation_that_is_no_number_is_reported_as_divergence(tmp_path, monkeypatch) -> None:

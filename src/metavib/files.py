@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STALE = 3600.0  # seconds after which an unfinished file is taken to be abandoned
 
@@ -72,15 +71,19 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is damaged: it is not JSON ({error}).") from error
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def write_tensors(path: Path, tensors: dict[str, "Tensor"], metadata: dict[str, str]) -> None:
     """Tensors and strings as a safetensors file, atomically."""
+    from safetensors.torch import save  # PyTorch comes with it, which files of text do not need
+
     whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     # Not `save_file`, which has a temporary file of its own that a kill would leave behind.
     write_atomically(path, lambda temporary: temporary.write_bytes(save(whole, metadata=metadata)))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
     """Tensors and strings of a safetensors file; nothing is ever unpickled."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118

@@ -1,54 +1,92 @@
-"""Progress bars with a rate and the time left, on standard error."""
+"""Progress bars with a rate and the time left, on standard error, in 80 columns."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
+import time
+from types import TracebackType
+from typing import Protocol, final
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Task as Bar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import Task as Drawn
 from rich.text import Text
+
+PAUSE = 0.2  # seconds between two drawings of a bar
 
 
 class Advance(Protocol):
     """Moves a bar to a count, with a note beside it."""
 
-    def __call__(self, completed: int, note: str = "") -> None: ...  # noqa: D102
+    def __call__(self, completed: int, note: str | None = None) -> None: ...  # noqa: D102
+
+
+@final
+class Bar:
+    """A bar for a number of steps, as a context that gives an `Advance`.
+
+    Calling it costs next to nothing, so that a loop can call it after every step: it is drawn a few times a second.
+
+    Args:
+        what: is going on.
+        total: how many steps there are.
+        start: how many of them are done already.
+        show: false draws nothing.
+
+    Example:
+        >>> from metavib.progress import Bar
+        >>> with Bar("counting", 3, show=False) as advance:
+        ...     for i in range(3):
+        ...         advance(i + 1, "nearly there")
+    """
+
+    def __init__(self, what: str, total: int, *, start: int = 0, show: bool = True) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), _Rate(), _Left())
+        note = TextColumn("[dim]{task.fields[note]}")
+        self._progress = Progress(*columns, note, console=Console(stderr=True), disable=not show, expand=True)
+        self._task = self._progress.add_task(what, total=total, completed=start, note="", expected=None)
+        self._show, self._total, self._drawn = show, total, 0.0
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def __call__(self, completed: int, note: str | None = None) -> None:
+        """Moves the bar; a note stands until the next one."""
+        now = time.monotonic()
+        if not self._show or (note is None and completed < self._total and now - self._drawn < PAUSE):
+            return
+        self._drawn = now
+        if note is None:
+            self._progress.update(self._task, completed=completed)
+        else:
+            self._progress.update(self._task, completed=completed, note=note)
+
+    def expect(self, seconds: float) -> None:
+        """Says how long a step will take at most, so that the time left can be shown before the first one is done."""
+        self._progress.update(self._task, expected=seconds)
 
 
 class _Rate(ProgressColumn):
-    def render(self, task: Bar) -> Text:
+    def render(self, task: Drawn) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2f}/s")
+        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s")
 
 
-@contextmanager
-def bar(what: str, total: int, *, start: int = 0, show: bool = True) -> Iterator[Advance]:
-    """A bar for `total` steps; nothing is drawn where `show` is false."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
-        handle = progress.add_task(what, total=total, completed=start, note="")
+class _Left(ProgressColumn):
+    """The time left from the rate so far; from what was expected, before there is one."""
 
-        def advance(completed: int, note: str = "") -> None:
-            progress.update(handle, completed=completed, note=note)
+    def render(self, task: Drawn) -> Text:
+        expected, remaining = task.fields["expected"], task.remaining or 0
+        if task.finished:
+            return Text(f"in {_clock(task.finished_time or 0)}")
+        if task.time_remaining is not None:
+            return Text(f"{_clock(task.time_remaining)} left")
+        return Text("" if expected is None else f"< {_clock(expected * remaining)} left")
 
-        yield advance
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds, as short as can be."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

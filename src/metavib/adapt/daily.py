@@ -21,8 +21,7 @@ from metavib.files import naming
 from metavib.random import seeded
 from metavib.tasks.scaling import check_finite
 from metavib.tasks.task import examples
-from metavib.training.config import Config
-from metavib.training.protocols import CLASSIFICATION
+from metavib.training.config import CLASSIFICATION, Config
 from metavib.training.protocols.table import read_examples, read_inputs, scaling
 
 Row = dict[str, Any]

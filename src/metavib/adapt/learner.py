@@ -29,8 +29,7 @@ from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
 from metavib.posteriors.memory import Labels, TaskMemory
-from metavib.training import build, checkpoint
-from metavib.training import loop as train
+from metavib.training import build, checkpoint, run_folder
 
 
 @final
@@ -58,7 +57,7 @@ class Learner:
             repeat: which one, where the run is several repeats of a training.
         """
         folder = Path(folder)
-        saved = train.chosen(folder)
+        saved = run_folder.chosen(folder)
         config = saved.config
         precision = precision or ("float32" if config.precision == "bf16" else config.precision)
         if precision not in build.DTYPES:

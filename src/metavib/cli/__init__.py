@@ -27,16 +27,14 @@ from metavib.cli.options import (
     Target,
     TaskColumn,
 )
-from metavib.files import read_json
 from metavib.show import plots, tables
 from metavib.show.console import note, print_markdown
-from metavib.training import checkpoint, recipes
+from metavib.training import checkpoint, recipes, run_folder, runs
 from metavib.training import loop as training
-from metavib.training import run as runs
-from metavib.training.config import METHODS
+from metavib.training.config import CLASSIFICATION, EXPERIMENTS, METHODS, REGRESSION
 from metavib.training.engine import ranks as distributed
 from metavib.training.fields import override, to_dict
-from metavib.training.protocols import CLASSIFICATION, NAMES, REGRESSION, experiment
+from metavib.training.protocols import experiment
 
 app = typer.Typer(
     name="metavib",
@@ -57,7 +55,7 @@ Set = Annotated[
 
 @app.command()
 def train(
-    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(EXPERIMENTS)}.")],
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")] = "gp-vib",
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: `runs/EXPERIMENT-METHOD-SEED`.")] = None,
     config: ConfigFile = None,
@@ -97,13 +95,12 @@ def train(
     resolved = cli_config.resolved(name, method, config=config, improved=improved, assign=assign, given=given)
     folder = out or Path("runs") / f"{name}-{resolved.method}-{resolved.seed}"
     if trained is None:
-        runs.run(resolved, folder, resume=resume, quiet=quiet or json_)
+        record = runs.run(resolved, folder, resume=resume, quiet=quiet or json_)
     else:
-        runs.retest(resolved, folder, trained, resume=resume, quiet=quiet or json_)
+        record = runs.retest(resolved, folder, trained, resume=resume, quiet=quiet or json_)
     if not distributed.first():
         return
-    result = read_json(folder / "evaluation.json")
-    _show(result, json_=json_)
+    _show(record["evaluation"], json_=json_)
     if not json_:
         note(f"run folder: {folder}; next: `metavib plot {folder}`")
 
@@ -131,7 +128,7 @@ def evaluate(
 
     Example: `metavib evaluate runs/sinusoid-gp-vib-0 --shots 5 10 20`
     """
-    saved = checkpoint.load(run / training.LAST)
+    saved = checkpoint.load(run / run_folder.LAST)
     given = {
         "test.shots": shots or None,
         "test.tasks": tasks,
@@ -143,7 +140,7 @@ def evaluate(
         "tasks.root": None if root is None else str(root),
     }
     resolved = override(saved.config, {k: v for k, v in given.items() if v is not None})
-    model = training.selected(run, device=device)
+    model = run_folder.selected(run, device=device)
     _show(experiment(resolved).evaluate(model, quiet=quiet or json_), json_=json_)
 
 
@@ -154,32 +151,29 @@ def plot(
     seed: Annotated[int, typer.Option(help="Decides the task that is drawn.")] = 1,
 ) -> None:
     """Draw a run: its learning curve, and predictions on one task for K = 1, 2, 3, 4, 5, 7 or a reliability figure."""
-    saved = checkpoint.load(run / training.LAST)
+    saved = checkpoint.load(run / run_folder.LAST)
     folder, tasks = out or run, saved.config.tasks.name
     figures = {
-        "learning_curve.png": plots.learning_curve(training.read_metrics(run), f"{saved.config.method} on {tasks}")
+        "learning_curve.png": plots.learning_curve(run_folder.read_metrics(run), f"{saved.config.method} on {tasks}")
     }
     if tasks in REGRESSION:
-        figures["predictions.png"] = plots.predictions(training.selected(run), saved.config, seed=seed)
-    elif tasks in CLASSIFICATION and (run / "evaluation.json").exists():
-        figures["reliability.png"] = plots.reliability({saved.config.method: _tests(run)})
+        figures["predictions.png"] = plots.predictions(run_folder.selected(run), saved.config, seed=seed)
+    elif tasks in CLASSIFICATION and (record := run_folder.read_record(run)):
+        tested = record["evaluation"]["rows"][0]["metrics"]  # the first of its tests
+        figures["reliability.png"] = plots.reliability({saved.config.method: [tested]})
     for name, figure in figures.items():
         plots.save(figure, folder / name)
         typer.echo(folder / name)
 
 
-def _tests(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run's first test."""
-    return [read_json(run / "evaluation.json")["rows"][0]["metrics"]]
-
-
 @app.command()
 def show(run: Run, json_: Json = False) -> None:
     """Say what a run is and how good it was."""
-    saved = checkpoint.load(run / training.LAST)
-    c, lines = saved.config, training.read_metrics(run)
+    saved = checkpoint.load(run / run_folder.LAST)
+    c, lines = saved.config, run_folder.read_metrics(run)
     done = f"{saved.step} of {c.train.steps} steps" + ("" if saved.step == c.train.steps else "; go on with --resume")
-    result = read_json(run / "evaluation.json") if (run / "evaluation.json").exists() else None
+    record = run_folder.read_record(run)
+    result = record and record["evaluation"]
     if json_:
         typer.echo(json.dumps({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
         return
@@ -231,8 +225,8 @@ for command in (
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
     """Something to look at in about two minutes: a trained GP-VIB, how good it is on new tasks, its figure."""
-    runs.run(recipes.demo(), out, resume=True, quiet=False)
-    print_markdown(tables.evaluation(read_json(out / "evaluation.json")))
+    record = runs.run(recipes.demo(), out, resume=True)
+    print_markdown(tables.evaluation(record["evaluation"]))
     plot(out, None, 1)
 
 

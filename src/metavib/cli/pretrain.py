@@ -12,12 +12,12 @@ from metavib.files import write_json
 from metavib.networks.weights import Network
 from metavib.show import tables
 from metavib.show.console import note, print_markdown
-from metavib.training import build, loop
+from metavib.training import build, run_folder
 from metavib.training import pretrain as stage
-from metavib.training.config import Config, TasksConfig
+from metavib.training.config import CLASSIFICATION, Config, TasksConfig
 from metavib.training.embedding import View, embedded
 from metavib.training.fields import override
-from metavib.training.protocols import CLASSIFICATION, classification
+from metavib.training.protocols import classification
 from metavib.training.recipes import recipe
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
@@ -114,8 +114,8 @@ def embed(
 
 def _network(source: Path) -> tuple[Network, TasksConfig]:
     """The network of a supervised stage or of a meta-trained run, and the pictures it was trained on."""
-    if (source / loop.LAST).exists() and not (source / stage.BACKBONE).exists():
-        model = loop.selected(source)
-        return next(m for m in model.modules() if isinstance(m, Network)), loop.chosen(source).config.tasks
+    if (source / run_folder.LAST).exists() and not (source / stage.BACKBONE).exists():
+        model = run_folder.selected(source)
+        return next(m for m in model.modules() if isinstance(m, Network)), run_folder.chosen(source).config.tasks
     pretrained = stage.load_backbone(source)
     return pretrained.network, pretrained.config.tasks

@@ -13,7 +13,7 @@ from metavib.adapt.file import run_of
 from metavib.adapt.learner import Learner
 from metavib.files import write_atomically
 from metavib.show import tables
-from metavib.training import loop as train
+from metavib.training import run_folder
 from metavib.training.config import Config, read
 
 State = Annotated[Path, typer.Argument(help="A task's state, as `metavib adapt` writes it.")]
@@ -82,13 +82,13 @@ def predict(
 
 def _load(state: Path, run: Path | None) -> tuple[Path, Any]:
     folder = run or run_of(state)
-    if not (folder / train.LAST).exists():
+    if not (folder / run_folder.LAST).exists():
         raise FileNotFoundError(f"{state} was made with the run {folder}, which is not there; name it with --run.")
     return folder, Learner.from_run(folder).load(state)
 
 
 def _config(run: Path) -> Config:
-    return read(run / train.CONFIG)
+    return read(run / run_folder.CONFIG)
 
 
 def _classes(labels: tuple[Any, ...]) -> str:

@@ -26,8 +26,7 @@ from metavib.cli.options import (
 from metavib.show import plots, tables
 from metavib.show.console import note, print_markdown
 from metavib.training import build
-from metavib.training.config import METHODS, Config
-from metavib.training.protocols import NAMES
+from metavib.training.config import EXPERIMENTS, METHODS, Config
 
 if TYPE_CHECKING:
     from metavib.tune import Result, Search, Space
@@ -36,7 +35,7 @@ SHOWN = 10  # trials of the table
 
 
 def tune(
-    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(EXPERIMENTS)}.")],
     method: Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")] = "gp-vib",
     trials: Annotated[int, typer.Option(help="Trials the study is to have in all, whoever runs them.")] = 30,
     ranges: Annotated[

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from math import isfinite, nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Generator
 
 from metavib.model import Model
-from metavib.objective import Bound, Objective
-from metavib.progress import bar
+from metavib.objective import Objective
+from metavib.progress import Bar
 from metavib.random import seeded
 from metavib.tasks.task import Task
 from metavib.training import metrics
-from metavib.training.loop import ascend, decay, differentiated
+from metavib.training.step import backward, decay
 
 Draw = Callable[[Generator], tuple[Model, Task]]
 """Draws the tasks of a step, and gives the model to train on them: one for all, or one a number of classes."""
@@ -65,22 +65,19 @@ def meta_train(
     Raises:
         FloatingPointError: if the weights become NaN or infinite and there is nothing better to go back to.
     """
-
-    def bound_of(model: Model, streams: Sequence[Any]) -> Bound:
-        shared, batch = draw(streams[0])
-        return schedule.objective(shared.train(), batch, beta=schedule.beta, noise=streams[1])
-
-    slope = differentiated(bound_of)
     tasks, noise = seeded(seed, 0), seeded(seed, 1)
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=schedule.rate)
     every = max(1, schedule.steps // VALIDATIONS)
     best_state, best_step, best = deepcopy(model.state_dict()), 0, _score(validation)
     scores, step = [(0, best)], 0
-    with bar("meta-training", schedule.steps, show=show) as advance:
+    with Bar("meta-training", schedule.steps, show=show) as advance:
         for step in range(1, schedule.steps + 1):
             for group in optimiser.param_groups:
                 group["lr"] = schedule.rate * decay("cosine", (step - 1) / schedule.steps)
-            bound = ascend(slope, model, (tasks, noise), optimiser)
+            optimiser.zero_grad()
+            shared, batch = draw(tasks)
+            bound = backward(schedule.objective(shared.train(), batch, beta=schedule.beta, noise=noise))
+            optimiser.step()
             if step % every and step != schedule.steps:
                 continue
             if validation:

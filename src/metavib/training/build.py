@@ -15,7 +15,7 @@ from metavib.networks.weights import Network
 from metavib.objective import Objective, predictive, vib
 from metavib.training.config import BOUND, TRANSFER, Config, ModelConfig
 from metavib.training.engine import allocator
-from metavib.training.splits import OverSplits
+from metavib.training.resplit import OverSplits
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 
@@ -28,15 +28,21 @@ def objective(config: Config) -> Objective:
     return of_a_split if config.train.splits == 1 else OverSplits(of_a_split, config.train.splits)
 
 
-def model(config: Config) -> Model:
-    """The model, its weights drawn from the config's seed; all repeats of it in one where there are several."""
+def model(config: Config, *, weight_samples: int = 1) -> Model:
+    """The model, its weights drawn from the config's seed; all repeats of it in one where there are several.
+
+    Args:
+        config: what to build.
+        weight_samples: weights that stochastic MAML draws of each task at every pass.
+    """
     seeds = range(config.seed, config.seed + config.repeats)
     if config.repeats > 1:
-        return repeats.stack([model(replace(config, repeats=1, seed=seed)) for seed in seeds])
+        alone = [replace(config, repeats=1, seed=seed) for seed in seeds]
+        return repeats.stack([model(one, weight_samples=weight_samples) for one in alone])
     with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator
         torch.manual_seed(config.seed)
         phi = backbone(config)
-        built = _bound(config, phi) if config.method in BOUND else _baseline(config, phi)
+        built = _bound(config, phi, weight_samples) if config.method in BOUND else _baseline(config, phi)
         return in_precision(built, config.precision)
 
 
@@ -57,14 +63,14 @@ def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, w
         inner_steps: of the gradient encoders; as in training where None.
         ways: classes of a task; as in training where None.
     """
-    options = replace(config.model, weight_samples=config.test.weight_samples)
+    options, tasks = config.model, replace(config.tasks, ways=ways or config.tasks.ways)
     if inner_steps is not None:
         options = replace(options, inner_steps=inner_steps)
-    tasks = replace(config.tasks, ways=ways or config.tasks.ways)
-    tested = model(replace(config, model=options, tasks=tasks)).to(next(trained.parameters()).device)
+    tested = model(replace(config, model=options, tasks=tasks), weight_samples=config.test.weight_samples)
+    tested.to(next(trained.parameters()).device)
     _take_weights(tested, trained, config, tasks.ways)
     if config.method in TRANSFER:
-        sgd = baselines.SGD(epochs=options.head_epochs, rate=options.head_rate)
+        sgd = baselines.SGD(epochs=options.head_epochs)
         tested = baselines.fine_tuned(tested, tasks.ways, sgd=sgd)
     return tested.eval()
 
@@ -85,7 +91,7 @@ def _take_weights(model: Model, trained: Model, config: Config, ways: int, *, sh
         ) from error
 
 
-def _bound(config: Config, phi: Backbone) -> Model:
+def _bound(config: Config, phi: Backbone, weight_samples: int) -> Model:
     options, p_y = config.model, likelihood(config)
     descent = Descent(
         steps=options.inner_steps,
@@ -102,8 +108,7 @@ def _bound(config: Config, phi: Backbone) -> Model:
             p_y,
             descent=descent,
             variance=options.weight_variance,
-            separate_prior=options.prior_variance,
-            samples=options.weight_samples,
+            samples=weight_samples,
         )
     k, q = kernel(options, phi.features), sites(options, phi.features)
     if options.sites == "exact" and options.likelihood != "gaussian":
@@ -130,9 +135,9 @@ def _baseline(config: Config, phi: Backbone) -> Model:
         return baselines.relation_net(phi, ways, map_shape=(options.width, side, side), norm=options.norm)
     if config.method == "dkt":
         named = {
-            "linear": lambda: baselines.dkt_linear(phi, ways, noise=options.dkt_noise),
-            "cosine": lambda: baselines.dkt_cosine(phi, ways, noise=options.dkt_noise),
-            "bn-cosine": lambda: baselines.dkt_bn_cosine(phi, ways, norm=options.norm, noise=options.dkt_noise),
+            "linear": lambda: baselines.dkt_linear(phi, ways),
+            "cosine": lambda: baselines.dkt_cosine(phi, ways),
+            "bn-cosine": lambda: baselines.dkt_bn_cosine(phi, ways, norm=options.norm),
         }
         return _choose("model.kernel", options.kernel, named)()
     if options.classes < 2:

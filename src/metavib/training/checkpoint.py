@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from metavib.files import read_tensors, write_tensors
 from metavib.model import Model
 from metavib.training import build
-from metavib.training.config import Config
-from metavib.training.fields import from_dict, to_dict
+from metavib.training.config import Config, from_saved
+from metavib.training.fields import to_dict
 
 FORMAT = "metavib-checkpoint-1"
 MOMENTS = {"step": False, "exp_avg": True, "exp_avg_sq": True}  # of Adam: whether one has the parameter's shape
@@ -61,7 +61,7 @@ def load(path: Path) -> Checkpoint:
             f"got {metadata.get('format')!r}."
         )
     try:
-        config = from_dict(Config, json.loads(metadata["config"]))
+        config = from_saved(json.loads(metadata["config"]))
         return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors)
     except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a damaged header: {error}") from error

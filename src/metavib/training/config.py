@@ -1,16 +1,19 @@
 """Everything a run depends on, as frozen dataclasses with a default for every field.
 
-A config is read from a file (JSON or TOML), overridden by `--set section.field=value`, saved resolved in the run
-folder, and suffices to rebuild the model. `metavib.training.recipes` holds the paper's numbers.
+A config is made by a recipe (`metavib.training.recipes`) or read from a file (JSON or TOML), changed by
+`--set section.field=value`, saved whole in the run folder, and suffices to rebuild the model. What each field means
+stands in the `Args` of its class, from where docs/config.md and `metavib config FIELD` take it.
+
+Nothing here imports PyTorch, so that `metavib --help` can name experiments and methods at once.
 """
 
 import json
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from metavib.files import naming
-from metavib.objective import check_beta
 from metavib.training.fields import from_dict
 
 GRADIENT = ("maml", "stochastic-maml", "gp-maml")
@@ -19,7 +22,36 @@ TRANSFER = ("feature-transfer", "baseline++")
 BASELINES = (*TRANSFER, "matching-net", "proto-net", "relation-net", "dkt")
 METHODS = (*BOUND, *BASELINES)
 DIRAC = ("maml", *BASELINES)
+"""Methods whose encoder is a point mass, so that only beta = 0 makes sense."""
+
+REGRESSION = ("sinusoid", "gaussian")
+CLASSIFICATION = (
+    "glyphs",
+    "omniglot-emnist",
+    "omniglot",
+    "augmented-omniglot",
+    "mini-imagenet",
+    "cub",
+    "mini-imagenet-cub",
+    "images",
+)
+TABLE = "table"
+EXPERIMENTS = (*REGRESSION, TABLE, *CLASSIFICATION)
+
 PRECISIONS = ("float32", "tf32", "bf16", "float64")
+
+DROPPED: dict[str, Any] = {
+    "tasks.enlarge": 1.15,
+    "tasks.degrees": 30.0,
+    "tasks.zoom": [0.8, 1.2],
+    "tasks.shift": 0.1,
+    "model.head_rate": 0.01,
+    "model.dkt_noise": 0.1,
+    "model.prior_variance": None,
+    "model.weight_samples": 1,
+    "train.restart_every": 0,
+}
+"""Fields that configs had until version 0.1, and what the code has done since: these values."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +59,18 @@ class TableConfig:
     """A table of one's own, in a CSV file. `metavib.training.protocols.table.resolve` fills in what the file decides.
 
     Args:
-        csv: the file.
-        task, target: the columns with the task of a row and with its output.
-        features: the columns with the inputs; empty: all others.
-        missing: refuse missing inputs, or replace them by the training mean and add an indicator column.
-        digest: SHA-256 of the file, so that no run goes on with another one.
-        mean, scale, flags: standardisation of the inputs, and which of them have an indicator column.
-        y_mean, y_scale: standardisation of real outputs.
+        csv: the CSV file.
+        task: the column that says which task a row belongs to.
+        target: the column with the output of each row.
+        features: the columns with the inputs; empty means all other columns.
+        missing: what to do about missing inputs: refuse the file, or mean, which puts the training mean in their place
+            and adds a column that says where.
+        digest: SHA-256 of the file, filled in from it, so that no run goes on with another one.
+        mean: mean of each input column over the training tasks, filled in from the file.
+        scale: standard deviation of each input column over the training tasks, filled in from the file.
+        flags: numbers of the input columns that have an indicator of missing values, filled in from the file.
+        y_mean: mean of a real output over the training tasks, filled in from the file.
+        y_scale: standard deviation of a real output over the training tasks, filled in from the file.
     """
 
     csv: str | None = None
@@ -51,29 +88,32 @@ class TableConfig:
 
 @dataclass(frozen=True)
 class TasksConfig:
-    """Which tasks, and of what size.
+    """Which tasks there are, and of what size.
 
     Args:
-        name: the experiment.
-        shots: K, support points of a task (of a class, in classification).
-        queries: query points of a task (of a class).
-        min_shots: where set, tasks are ragged: a number of support points each, uniform in [min_shots, shots].
-        kernel, lengthscale, noise: of the process that `gaussian` tasks are drawn from.
-        ways: N, classes of a task, in classification.
-        channels, size: of an image as the network sees it.
-        enlarge: images are resized to this many times `size` before their centre is taken.
-        augment: random crops, colours and flips of training images; random motions of characters.
-        crop: least share of an image's area in a random crop.
-        jitter: strength of the changes in brightness, contrast and colour.
-        degrees, zoom, shift: the motions: largest rotation, range of scales, largest shift in image sides.
-        alphabets: the classes of a task are of one alphabet, the part of a class name before its first `/`; more shots
-            than pictures of a class are further draws of the augmentation.
+        name: the experiment, one of `EXPERIMENTS`.
+        shots: K, the number of support points of a task (of each class, in classification).
+        queries: the number of query points of a task (of each class, in classification).
+        min_shots: where set, every task draws its own number of support points, uniformly between this and `shots`.
+        kernel: kernel of the Gaussian process that the tasks of `gaussian` are drawn from: rbf, matern32 or matern52.
+        lengthscale: lengthscale of that kernel.
+        noise: noise variance of those tasks.
+        ways: N, the number of classes of a task.
+        channels: colour channels of an image as the network sees it.
+        size: side of an image as the network sees it, in pixels.
+        augment: augment the training images: random crops, colours and flips of photographs, random motions of
+            characters.
+        crop: the least share of a photograph's area that a random crop keeps.
+        jitter: strength of the random changes of a photograph's brightness, contrast and colour.
+        alphabets: take the classes of a task from one alphabet, which is the part of a class name before its first `/`;
+            shots beyond the pictures of a class are further draws of the augmentation.
         augment_test: augment the images of validation and test too.
-        rotations: 90 degree rotations as classes of their own (Omniglot to EMNIST; Omniglot always has them).
-        shuffled: Omniglot's characters are split at random, as Finn et al. (2017) do, and not by alphabet.
-        root: folder of the dataset; None: `$METAVIB_DATA`, else `data`.
-        inputs: length of an input vector, where inputs are vectors.
-        table: the table that tasks are drawn from, in the experiment of that name.
+        rotations: make classes of their own of the quarter turns of Omniglot's characters, in omniglot-emnist
+            (omniglot always does).
+        shuffled: split Omniglot's characters at random, as Finn et al. (2017) do, and not by alphabet.
+        root: folder of the dataset; none means `$METAVIB_DATA`, or `data` where that is not set.
+        inputs: length of an input vector; filled in from the file on tables.
+        table: the table that the tasks of `table` come from.
     """
 
     name: str = "sinusoid"
@@ -86,13 +126,9 @@ class TasksConfig:
     ways: int = 5
     channels: int = 1
     size: int = 28
-    enlarge: float = 1.15
     augment: bool = False
     crop: float = 0.08
     jitter: float = 0.4
-    degrees: float = 30.0
-    zoom: tuple[float, ...] = (0.8, 1.2)
-    shift: float = 0.1
     alphabets: bool = False
     augment_test: bool = False
     rotations: bool = False
@@ -107,31 +143,36 @@ class ModelConfig:
     """Prior, encoder and likelihood.
 
     Args:
-        backbone: mlp, conv4, strided-conv4 or resnet12.
-        width, extra: channels of a convolutional network, and its extra convolutions after each layer.
-        poolings: layers of conv4 that are pooled.
+        backbone: the network that makes the features: mlp, conv4, strided-conv4 or resnet12.
+        width: channels of every layer of conv4 and strided-conv4.
+        extra: further convolutions after each layer of conv4 and strided-conv4.
+        poolings: how many of conv4's four layers are pooled, from the first.
         norm: the batch-norm encoding: running, transductive or support+point; none for no batch-norm.
-        classes: training classes, all of which feature-transfer and baseline++ learn to tell apart.
-        context: full-context embeddings in matching-net.
-        head_epochs, head_rate: how feature-transfer and baseline++ fit a new head at test.
-        dkt_noise: the fixed noise variance of DKT.
-        widths: hidden units of the MLP; the last layer is phi.
-        reach: half-width of the inputs' range, over which the MLP's first layer is spread at the start.
-        kernel: linear, cosine, bn-cosine, rbf, matern32 or matern52.
+        classes: number of training classes, all of which feature-transfer and baseline++ learn to tell apart.
+        context: use full-context embeddings in matching-net.
+        head_epochs: passes over the support in which feature-transfer and baseline++ fit a new head at test.
+        widths: hidden units of each layer of the MLP; the last layer is phi.
+        reach: half the width of the range that inputs come from, over which the MLP's first layer is spread at the
+            start; none leaves it around zero.
+        kernel: kernel on the features: linear, cosine, bn-cosine, rbf, matern32 or matern52.
         bias: append a constant 1 to phi.
         learn_scale: learn the kernel's out-scale v.
-        scale: where the factor e^v starts.
-        sites: exact, simplified, full or general.
-        site_m, site_s: where the amortised sites start.
+        scale: where the kernel's factor e^v starts.
+        sites: how support points become sites: exact, simplified, full or general.
+        site_m: where the factor m of simplified and full sites starts.
+        site_s: where the variance s of simplified and full sites starts.
         likelihood: gaussian, student-t, poisson, bernoulli or softmax.
-        noise, noise_floor, learn_noise: the noise variance of a real-valued likelihood.
+        noise: where the noise variance of a real-valued likelihood starts.
+        noise_floor: lower bound of that noise variance.
+        learn_noise: learn the noise variance of the Gaussian likelihood.
         samples: Monte Carlo samples of the softmax likelihood.
-        inner_steps, inner_rate, first_order: the gradient encoders' descent.
-        inner_points: support points that an inner step looks at, others at each step; 0: all.
-        recompute: make the inside of each inner step again in the backward pass instead of keeping it: less memory.
-        weight_variance: starting value of s in stochastic MAML.
-        prior_variance: where set, the prior has a variance of its own that starts here.
-        weight_samples: weights drawn a task and step in stochastic MAML.
+        inner_steps: gradient steps of an encoder that adapts weights.
+        inner_rate: size of these steps.
+        first_order: leave second derivatives out of their gradient.
+        inner_points: support points that each of these steps looks at, others every time; 0 means all.
+        recompute: compute the inside of each inner step again in the backward pass instead of keeping it, which takes
+            less memory and more time.
+        weight_variance: where the variance s of the weights starts in stochastic MAML.
     """
 
     backbone: str = "mlp"
@@ -142,8 +183,6 @@ class ModelConfig:
     classes: int = 0
     context: bool = False
     head_epochs: int = 100
-    head_rate: float = 0.01
-    dkt_noise: float = 0.1
     widths: tuple[int, ...] = (40, 40)
     reach: float | None = None
     kernel: str = "linear"
@@ -161,11 +200,9 @@ class ModelConfig:
     inner_steps: int = 1
     inner_rate: float = 0.01
     first_order: bool = False
-    recompute: bool = False
     inner_points: int = 0
+    recompute: bool = False
     weight_variance: float = 1e-4
-    prior_variance: float | None = None
-    weight_samples: int = 1
 
 
 @dataclass(frozen=True)
@@ -173,19 +210,20 @@ class TrainConfig:
     """Meta-training.
 
     Args:
-        steps: how many.
-        tasks: tasks a step.
-        objective: vib, the paper's bound; predictive, its form with log predictive densities (`metavib.objective`).
-        splits: into support and query that a task's bound is averaged over (`metavib.training.splits`); of GP-VIB.
+        steps: number of training steps.
+        tasks: number of tasks in each step.
+        objective: what is maximised: vib, the paper's bound, or predictive, its form with log predictive densities
+            (see `metavib.objective`).
+        splits: into how many pairs of support and query each task is split anew, its bound being the average over them
+            (see `metavib.training.resplit`).
         beta: weight of the KL.
         lr: Adam's learning rate.
-        scale_lr: that of the kernel's out-scale v, where it has one of its own.
-        site_lr: that of the encoder's own parameters, where they have one of their own.
-        schedule: constant, or cosine (to zero at the last step).
-        restart_every: steps after which Adam's moments start anew (100 in DKT's code); 0: never.
-        validate_every: steps between validations; 0: never.
-        validation_tasks: how many tasks, always the same ones.
-        select: which model is tested: the last, or the best on validation.
+        scale_lr: learning rate of the kernel's out-scale; none means `lr`.
+        site_lr: learning rate of the encoder's own parameters; none means `lr`.
+        schedule: how learning rates change: constant, or cosine, which ends at zero.
+        validate_every: steps between validations; 0 means never.
+        validation_tasks: number of validation tasks, always the same ones.
+        select: which model is tested and used: the last, or the best on validation.
         save_every: steps between checkpoints.
         log_every: steps between lines of the metrics.
     """
@@ -199,7 +237,6 @@ class TrainConfig:
     scale_lr: float | None = None
     site_lr: float | None = None
     schedule: str = "constant"
-    restart_every: int = 0
     validate_every: int = 5_000
     validation_tasks: int = 200
     select: str = "last"
@@ -212,14 +249,14 @@ class TestConfig:
     """Meta-testing, on tasks that depend on `seed` and the sizes alone, the same for every method.
 
     Args:
-        shots: support sizes (of a class, in classification); empty: as in training.
-        ways: classes of a task, in validation too; 0: as in training.
-        tasks: how many tasks of each size.
-        queries: query points of a task (of a class).
-        inner_steps: gradient steps at test; empty: as in training.
-        weight_samples: weights drawn by stochastic MAML.
-        temperature: report class probabilities also under a temperature fitted on validation.
-        seed: of the test tasks.
+        shots: numbers of support points to test with (of each class, in classification); empty means as in training.
+        ways: classes of a task in validation and test; 0 means as in training.
+        tasks: number of test tasks for each number of shots.
+        queries: number of query points of a test task (of each class, in classification).
+        inner_steps: numbers of gradient steps to test with; empty means as in training.
+        weight_samples: number of weights that stochastic MAML draws at test.
+        temperature: report class probabilities also under a temperature that is fitted on validation.
+        seed: decides the test tasks.
     """
 
     __test__ = False  # no test class, whatever pytest thinks of its name
@@ -240,13 +277,22 @@ class Config:
 
     Args:
         method: one of `METHODS`.
-        seed: of weights and training tasks.
-        repeats: independent trainings side by side, each with weights and tasks of its own.
+        seed: decides weights and training tasks.
+        repeats: number of independent trainings side by side, each with weights and tasks of its own.
         device: cpu or cuda.
-        precision: float32, float64, bf16 (networks in bfloat16), or on a GPU tf32 (convolutions in TensorFloat-32);
-            weights and the GP algebra are float32 in all but float64.
-        threads: of PyTorch on a CPU; 0 leaves its own choice. Small networks are fastest with one.
-        tasks, model, train, test: the sections.
+        precision: float32, float64, bf16 (networks compute in bfloat16), or on a GPU tf32 (convolutions in
+            TensorFloat-32); weights and the GP algebra are float32 in all but float64.
+        threads: threads of PyTorch on a CPU; 0 leaves PyTorch its own choice. Small networks are fastest with one.
+        tasks: which tasks there are.
+        model: prior, encoder and likelihood.
+        train: meta-training.
+        test: meta-testing.
+
+    Example:
+        >>> from metavib.training.config import Config, TrainConfig
+        >>> config = Config(method="gp-vib", train=TrainConfig(steps=100))
+        >>> config.train.steps, config.train.lr, config.tasks.name
+        (100, 0.001, 'sinusoid')
     """
 
     method: str = "gp-vib"
@@ -272,9 +318,8 @@ class Config:
         for name in ("steps", "tasks", "splits", "validation_tasks", "save_every", "log_every"):
             if getattr(self.train, name) < 1:
                 raise ValueError(f"train.{name} must be at least 1; got {getattr(self.train, name)}.")
-        for name in ("validate_every", "restart_every"):
-            if getattr(self.train, name) < 0:
-                raise ValueError(f"train.{name} must be 0 (never) or above; got {getattr(self.train, name)}.")
+        if self.train.validate_every < 0:
+            raise ValueError(f"train.validate_every must be 0 (never) or above; got {self.train.validate_every}.")
         if self.train.splits > 1:
             self._check_splits()
         if self.train.select not in ("last", "best"):
@@ -305,6 +350,8 @@ class Config:
         if self.test.tasks < 2:
             raise ValueError(f"test.tasks must be at least 2, for an interval; got {self.test.tasks}.")
         self._check_test()
+        from metavib.objective import check_beta  # PyTorch comes with it, which reading this module does not need
+
         check_beta(self.train.beta, dirac=self.method in DIRAC)
 
     @property
@@ -347,4 +394,28 @@ def read(path: Path) -> Config:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a readable JSON or TOML config: {error}.") from error
     with naming(path):
-        return from_dict(Config, values)
+        return from_saved(values)
+
+
+def from_saved(values: Any) -> Config:
+    """A config from what a file holds, maybe of an older version: fields that were dropped since are looked through.
+
+    A dropped field is fine as long as its value is what the code still does; another value is refused.
+    """
+    return from_dict(Config, _without_dropped(values))
+
+
+def _without_dropped(values: Any, path: str = "") -> Any:
+    if not isinstance(values, dict):
+        return values
+    kept = {}
+    for name, value in values.items():
+        dotted = f"{path}{name}"
+        if dotted not in DROPPED:
+            kept[name] = _without_dropped(value, f"{dotted}.")
+        elif value != DROPPED[dotted]:
+            raise ValueError(
+                f"{dotted} = {value!r} was possible until metavib 0.1; the option is gone, and the code does what "
+                f"{DROPPED[dotted]!r} did. Take it out, or use metavib 0.1 for this run."
+            )
+    return kept

@@ -19,7 +19,7 @@ from torch import Tensor
 from metavib.data.augmentations import CentreCrop, Compose, Normalise, Resize, Transform
 from metavib.data.labelled import Labelled, Splits
 from metavib.networks.weights import Network
-from metavib.progress import bar
+from metavib.progress import Bar
 from metavib.tasks.episodes import Episodes, fixed
 from metavib.tasks.inputs import Inputs
 from metavib.training import metrics
@@ -141,7 +141,7 @@ def embedded(
     """
     few = max(2, episodes // 3)
     tried = []
-    with bar("embedding", len(views) + len(splits), show=not quiet) as advance:
+    with Bar("embedding", len(views) + len(splits), show=not quiet) as advance:
         for i, view in enumerate(views):
             phi = splits.validation._replace(images=features(network, splits.validation.images, tasks, view))
             scores = centroid_scores(phi, ways=tasks.ways, episodes=few, seed=1000 * VALIDATION)

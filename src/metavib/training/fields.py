@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+from collections.abc import Iterator
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -45,6 +46,25 @@ def override(config: T, assignments: dict[str, Any]) -> T:
                 raise ValueError(f"unknown option {dotted!r}: there is no section {parent!r}.")
         node[last] = _parse(value, _options(type(config), dotted)) if isinstance(value, str) else value
     return from_dict(type(config), values)
+
+
+def leaves(config: Any) -> dict[str, Any]:
+    """Every field that is no section, by its dotted name, e.g. {"seed": 0, "train.lr": 0.001}."""
+    return dict(_leaves(to_dict(config), ""))
+
+
+def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two configs of one type differ, by dotted name, with both values."""
+    first, second = leaves(old), leaves(new)
+    return {name: (value, second[name]) for name, value in first.items() if value != second[name]}
+
+
+def _leaves(values: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
 
 
 def _options(cls: Any, dotted: str) -> tuple[Any, ...]:

@@ -34,16 +34,16 @@ from metavib.data.augmentations import QuarterTurns, turned
 from metavib.files import naming, read_tensors, write_json, write_tensors
 from metavib.networks.resnet import ResNet12
 from metavib.networks.weights import Network
-from metavib.progress import bar
+from metavib.progress import Bar
 from metavib.random import Stream, seeded
 from metavib.tasks.inputs import Inputs
-from metavib.training import build, loop
-from metavib.training.config import PRECISIONS, Config, TasksConfig
+from metavib.training import build, loop, run_folder
+from metavib.training.config import CLASSIFICATION, PRECISIONS, Config, TasksConfig
 from metavib.training.embedding import View, centroid_scores, features, queries_of
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
 from metavib.training.fields import from_dict, override, to_dict
-from metavib.training.protocols import CLASSIFICATION, classification
+from metavib.training.protocols import classification
 from metavib.training.protocols.experiment import VALIDATION
 from metavib.training.recipes import recipe
 
@@ -203,11 +203,11 @@ def pretrain(
         raise ValueError(f"batch must be at most the {splits.train.size} training pictures; got {config.batch}.")
     queries_of(splits.validation)  # refuses classes that are too small to be tested on
     run = _Run(config, folder, splits, steps_of_epoch)
-    write_json(folder / loop.CONFIG, to_dict(config))
-    if (folder / loop.LAST).exists():
-        run.restore(folder / loop.LAST)
+    write_json(folder / run_folder.CONFIG, to_dict(config))
+    if (folder / run_folder.LAST).exists():
+        run.restore(folder / run_folder.LAST)
     run.train(quiet=quiet)
-    return loop.read_metrics(folder)[-1]
+    return run_folder.read_metrics(folder)[-1]
 
 
 class _Run:
@@ -248,7 +248,7 @@ class _Run:
     def train(self, *, quiet: bool) -> None:
         """Steps until the last one, or until the time is over; a validation ends it."""
         config, start = self.config, time.monotonic() - self.spent
-        with bar("pretraining", self.steps, start=self.step, show=not quiet) as advance, loop.stoppable() as stopping:
+        with Bar("pretraining", self.steps, start=self.step, show=not quiet) as advance, loop.Stop() as stop:
             while self.progress < 1:
                 side = config.crops[int(self.progress * len(config.crops))]
                 hit, loss = self._take_step(side)
@@ -259,7 +259,7 @@ class _Run:
                 if not abs(line["loss"]) < inf:
                     raise FloatingPointError(f"the loss is infinite or NaN at step {self.step}; lower lr.")
                 self.spent = time.monotonic() - start
-                over, stopped = self.progress >= 1, stopping()
+                over, stopped = self.progress >= 1, stop.asked
                 if over or not within:
                     if over or epoch % config.validate_every == 0:
                         line["validation"] = self._validate()
@@ -338,7 +338,7 @@ class _Run:
         tensors["stream"] = self.stream.get_state()
         header = {"step": str(self.step), "best": repr(self.best), "spent": repr(self.spent)}
         header |= {"format": FORMAT, "config": json.dumps(to_dict(self.config))}
-        write_tensors(self.folder / loop.LAST, tensors, header)
+        write_tensors(self.folder / run_folder.LAST, tensors, header)
 
     def restore(self, path: Path) -> None:
         """Goes on from a checkpoint of this very config."""
@@ -359,7 +359,7 @@ class _Run:
                 self.step, self.best, self.spent = int(header["step"]), float(header["best"]), float(header["spent"])
             except (RuntimeError, KeyError) as error:
                 raise ValueError(f"it does not fit its own config: {error}") from error
-        loop.keep_until(self.folder, self.step)
+        run_folder.drop_metrics_after(self.folder, self.step)
 
 
 def loss_of(config: Pretraining, side: int) -> Work:
@@ -402,10 +402,10 @@ def prepare(config: Pretraining, folder: Path, *, resume: bool) -> None:
     """Refuses a folder that holds something else or a device that is not there, before any work; writes nothing."""
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device = {config.device!r}, but PyTorch sees no GPU on this machine; use --device cpu.")
-    if (folder / loop.CONFIG).exists():
+    if (folder / run_folder.CONFIG).exists():
         if not resume:
             raise FileExistsError(f"{folder} holds a run already; pass --resume to go on, or name another folder.")
-        if read(folder / loop.CONFIG) != config:
+        if read(folder / run_folder.CONFIG) != config:
             raise ValueError(f"{folder} holds a run with another config; resume it without changing options.")
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} exists and is no run; name a new folder.")

@@ -7,9 +7,8 @@ episodes every 100 steps, the best checkpoint tested on 3000 episodes. Recipes o
 
 from typing import Any
 
-from metavib.training.config import GRADIENT, METHODS, TRANSFER, Config, TasksConfig
+from metavib.training.config import CLASSIFICATION, EXPERIMENTS, GRADIENT, METHODS, TRANSFER, Config, TasksConfig
 from metavib.training.fields import override
-from metavib.training.protocols import CLASSIFICATION, NAMES
 
 Changes = dict[str, Any]
 
@@ -18,13 +17,13 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
     """The default config of a method on an experiment.
 
     Args:
-        experiment: one of `metavib.training.protocols.NAMES`.
+        experiment: one of `metavib.training.protocols.EXPERIMENTS`.
         method: one of `metavib.training.config.METHODS`.
         shots: K; decides the length of training and the queries in some protocols.
         kernel: of the GP methods.
     """
-    if experiment not in NAMES:
-        raise ValueError(f"experiment must be one of {', '.join(NAMES)}; got {experiment!r}.")
+    if experiment not in EXPERIMENTS:
+        raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.")
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}.")
     if experiment in CLASSIFICATION:

@@ -25,9 +25,9 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from metavib.files import write_json
-from metavib.progress import Advance, bar
+from metavib.progress import Advance, Bar
 from metavib.show.console import note
-from metavib.training import build
+from metavib.training import build, run_folder
 from metavib.training import loop as training
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
@@ -138,7 +138,7 @@ def tune(search: Search, *, jobs: int = 1, quiet: bool = False) -> Result:
         try:
             for helper in helpers:
                 helper.start()
-            with bar("tuning", search.trials, show=not quiet) as advance:
+            with Bar("tuning", search.trials, show=not quiet) as advance:
                 _work(study, search, advance)
                 for helper in helpers:
                     helper.join()
@@ -329,7 +329,7 @@ def _write_best(study: optuna.Study, search: Search) -> None:
 
 
 def _validations(folder: Path) -> list[dict[str, Any]]:
-    return [line for line in training.read_metrics(folder) if "validation" in line]
+    return [line for line in run_folder.read_metrics(folder) if "validation" in line]
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

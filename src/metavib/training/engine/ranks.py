@@ -132,15 +132,7 @@ class Together(Ranks):
         those of all tasks.
         """
         self.on_first(check_even, tasks, self.count)
-        replica = DistributedDataParallel(_Forward(objective, model))
-        averages = list(_running_averages(model))
-
-        def of_share(model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound:
-            bound = replica(self._share(task), beta=beta, noise=self._noise(noise, task))
-            self._average(averages)
-            return bound
-
-        return of_share
+        return _Sharded(self, DistributedDataParallel(_Forward(objective, model)), list(_running_averages(model)))
 
     def gathered(self, bound: Bound) -> Bound:
         """The terms of all tasks, in the order in which one process has them."""
@@ -155,23 +147,37 @@ class Together(Ranks):
         dist.all_reduce(flags, dist.ReduceOp.MAX)
         return bool(flags)
 
+
+@final
+class _Sharded:
+    """The objective on one rank's share of the tasks; the model is that of its replica, whichever is handed over."""
+
+    def __init__(self, ranks: Ranks, replica: DistributedDataParallel, averages: list[Tensor]) -> None:
+        self.ranks, self.replica, self.averages = ranks, replica, averages
+
+    def __call__(self, model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound:
+        bound = self.replica(self._share(task), beta=beta, noise=self._noise(noise, task))
+        self._average_over_ranks()
+        return bound
+
     def _share(self, task: Task) -> Task:
-        size = task.batch_shape[-1] // self.count
-        here = slice(size * self.index, size * (self.index + 1))
+        size = task.batch_shape[-1] // self.ranks.count
+        here = slice(size * self.ranks.index, size * (self.ranks.index + 1))
         return select(task, (*(slice(None),) * (len(task.batch_shape) - 1), here))
 
     def _noise(self, noise: Noise, task: Task) -> Noise:
         if not isinstance(noise, Generator):
             return noise
-        return Portion(noise, axis=len(task.batch_shape), index=self.index, count=self.count)
+        return Portion(noise, axis=len(task.batch_shape), index=self.ranks.index, count=self.ranks.count)
 
     @torch.no_grad()
-    def _average(self, tensors: list[Tensor]) -> None:
-        if not tensors:
+    def _average_over_ranks(self) -> None:
+        if not self.averages:
             return
-        flat = torch.cat([t.flatten() for t in tensors])
+        flat = torch.cat([t.flatten() for t in self.averages])
         dist.all_reduce(flat)
-        for t, mean in zip(tensors, (flat / self.count).split([t.numel() for t in tensors]), strict=True):
+        sizes = [t.numel() for t in self.averages]
+        for t, mean in zip(self.averages, (flat / self.ranks.count).split(sizes), strict=True):
             t.copy_(mean.view_as(t))
 
 

@@ -1,22 +1,8 @@
 """Tasks to train on, and how models are validated and tested on them."""
 
-from metavib.training.config import Config
+from metavib.training.config import CLASSIFICATION, EXPERIMENTS, REGRESSION, TABLE, Config
 from metavib.training.protocols.experiment import Experiment as Experiment
 from metavib.training.protocols.regression import Regression as Regression
-
-REGRESSION = ("sinusoid", "gaussian")
-CLASSIFICATION = (
-    "glyphs",
-    "omniglot-emnist",
-    "omniglot",
-    "augmented-omniglot",
-    "mini-imagenet",
-    "cub",
-    "mini-imagenet-cub",
-    "images",
-)
-TABLE = "table"
-NAMES = (*REGRESSION, TABLE, *CLASSIFICATION)
 
 
 def experiment(config: Config) -> Experiment:
@@ -24,13 +10,11 @@ def experiment(config: Config) -> Experiment:
     if config.tasks.name in REGRESSION:
         return Regression(config)
     if config.tasks.name in CLASSIFICATION:
-        from metavib.training.protocols.classification import (
-            Classification,
-        )  # images are read only where they are needed
+        from metavib.training.protocols.classification import Classification  # readers of images only where needed
 
         return Classification(config)
     if config.tasks.name == TABLE:
         from metavib.training.protocols.table import Table
 
         return Table(config)
-    raise ValueError(f"tasks.name must be one of {', '.join(NAMES)}; got {config.tasks.name!r}.")
+    raise ValueError(f"tasks.name must be one of {', '.join(EXPERIMENTS)}; got {config.tasks.name!r}.")

@@ -30,7 +30,7 @@ from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
 from metavib.likelihoods import ClassLikelihood
 from metavib.model import Model
-from metavib.progress import bar
+from metavib.progress import Bar
 from metavib.random import Stream, seeded
 from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.source import TaskSource
@@ -42,6 +42,7 @@ from metavib.training.engine.graph import replayed
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
+ENLARGED = 1.15  # an image is stored this many times larger than the centre that the network sees
 POINTS = 100  # what an episode may have without counting as several
 
 Predict = Callable[[Task], Tensor]
@@ -104,7 +105,7 @@ class Classification(Experiment):
                 episodes = fixed(
                     source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self._at_once(ways, shots)
                 )
-                with bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
+                with Bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
                     p, y, mask = _over(episodes, self._tester(tested), advance=advance)
                 row: dict[str, Any] = {
                     "ways": ways,
@@ -292,7 +293,7 @@ def training_transform(tasks: TasksConfig) -> Transform:
         return Compose(
             (
                 CentreCrop(tasks.size),
-                RandomAffine(tasks.degrees, (tasks.zoom[0], tasks.zoom[-1]), tasks.shift),
+                RandomAffine(),
                 Normalise(),
             )
         )
@@ -308,7 +309,7 @@ def training_transform(tasks: TasksConfig) -> Transform:
 
 def stored_size(tasks: TasksConfig) -> int:
     """Side of an image before its centre is taken."""
-    return int(tasks.size * tasks.enlarge)
+    return int(tasks.size * ENLARGED)
 
 
 def _seed(stream: int, seed: int) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 from metavib.likelihoods import RealLikelihood
 from metavib.model import Model
 from metavib.networks.repeats import share
-from metavib.progress import Advance, bar
+from metavib.progress import Advance, Bar
 from metavib.random import Stream, seeded
 from metavib.tasks.gaussian import GaussianTasks
 from metavib.tasks.sinusoid import Sinusoids
@@ -85,7 +85,7 @@ class Regression(Experiment):
         config, test = self.config, self.config.test
         sizes, steps = test.shots or (config.tasks.shots,), steps_at_test(config)
         rows: list[dict[str, Any]] = []
-        with bar("testing", len(sizes) * len(steps) * test.tasks, show=not quiet) as advance:
+        with Bar("testing", len(sizes) * len(steps) * test.tasks, show=not quiet) as advance:
             for shots in sizes:
                 tasks = self.test_tasks(shots)
                 for inner in steps:

@@ -20,7 +20,7 @@ from metavib.files import naming
 from metavib.likelihoods import ClassLikelihood, RealLikelihood
 from metavib.model import Model
 from metavib.networks.repeats import share
-from metavib.progress import bar
+from metavib.progress import Bar
 from metavib.random import Stream, seeded
 from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling
@@ -162,7 +162,7 @@ class Table(Experiment):
         count = len(set(self.split.test.tasks.tolist()))  # type: ignore[union-attr]
         splits = ceil(test.tasks / count)
         sizes = test.shots or (config.tasks.shots,)
-        with bar("testing", len(sizes) * len(steps) * splits * count, show=not quiet) as advance:
+        with Bar("testing", len(sizes) * len(steps) * splits * count, show=not quiet) as advance:
             for shots in sizes:
                 source = self._tasks(self.split.test, shots=shots, queries=test.queries)
                 tasks = source.split(torch.arange(count).repeat(splits), seeded(test.seed, TEST, shots))

@@ -1,0 +1,165 @@
+"""A run from its config to its record: train, test, write down.
+
+The same as `metavib train`, from Python:
+
+    from pathlib import Path
+
+    from metavib.training import run
+    from metavib.training.recipes import recipe
+
+    record = run(recipe("glyphs", "gp-vib"), Path("runs/mine"))
+    print(record["evaluation"]["rows"][0]["metrics"]["accuracy"])
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metavib.files import write_json
+from metavib.training import build, loop, run_folder
+from metavib.training.config import Config, TasksConfig, from_saved
+from metavib.training.engine import ranks as processes
+from metavib.training.fields import to_dict
+from metavib.training.protocols import experiment
+
+Record = dict[str, Any]
+"""What is kept of a finished run, as JSON holds it; `record` says what is in it."""
+
+
+def run(config: Config, folder: Path, *, resume: bool = False, quiet: bool = False) -> Record:
+    """Trains, tests and records; returns the record, at once where all of that is done already.
+
+    Under `torchrun` all processes train, and the first one tests; the others return an empty record.
+
+    Args:
+        config: everything the run depends on, from `metavib.training.recipes.recipe` or written by hand.
+        folder: the run folder, new or empty unless resuming.
+        resume: go on with the run that is in the folder, if there is one.
+        quiet: draw no progress bars.
+
+    Raises:
+        metavib.training.loop.Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
+    """
+    build.set_torch(config)
+    with processes.joined(config.device) as ranks:
+        ranks.on_first(run_folder.prepare, config, folder, resume=resume)
+        if known := ranks.on_first(_finished, config, folder):
+            return known
+        world = experiment(config)  # one for both: its data may be gigabytes
+        model = loop.train(config, folder, resume=True, quiet=quiet, world=world, ranks=ranks)
+    if not ranks.first:
+        return {}
+    return _write(folder, record(config, world.evaluate(model, quiet=quiet), run_folder.read_metrics(folder)))
+
+
+def retest(config: Config, folder: Path, trained: Path, *, resume: bool = False, quiet: bool = False) -> Record:
+    """Tests the model of a finished run in another way, as a run of its own; nothing is trained.
+
+    Args:
+        config: that of the finished run but for its section `test`.
+        folder: the new run folder.
+        trained: the folder of the finished run.
+        resume: return the record that is in the folder, if there is one.
+        quiet: draw no progress bars.
+    """
+    build.set_torch(config)
+    run_folder.prepare(config, folder, resume=resume)
+    if known := _finished(config, folder):
+        return known
+    if replace(run_folder.chosen(trained).config, test=config.test) != config:
+        raise ValueError(f"{trained} was trained under another config than this one: its test alone may differ.")
+    run_folder.begin(config, folder)
+    result = experiment(config).evaluate(run_folder.selected(trained, device=config.device), quiet=quiet)
+    return _write(folder, record(config, result, run_folder.read_metrics(trained)))
+
+
+def record(config: Config, evaluation: dict[str, Any], metrics: list[dict[str, Any]]) -> Record:
+    """Everything worth keeping of a finished run.
+
+    Args:
+        config: that of the run.
+        evaluation: the test of the trained model.
+        metrics: the lines logged while it was trained.
+    """
+    curve = [[line["step"], round(line["validation"]["score"], 5)] for line in metrics if "validation" in line]
+    versions = {name: _version(name) for name in ("metavib", "torch", "numpy")}
+    return {
+        "config": to_dict(config),
+        "evaluation": evaluation,
+        "training_seconds": round(metrics[-1]["seconds"], 1),
+        "validation": curve,
+        "commit": commit(),
+        "machine": machine(config.device),
+        "data": data(config.tasks),
+        "versions": versions | {"python": sys.version.split()[0]},
+    }
+
+
+def data(tasks: TasksConfig) -> dict[str, str] | str | None:
+    """SHA-256 of the data files by name; "generated" where the seed makes the data; None where they cannot be read.
+
+    Files that went away during a long training are no reason to lose its record.
+    """
+    from metavib.data import class_splits  # readers of images, not needed by every command
+
+    try:
+        if tasks.name in class_splits.EXPERIMENTS:
+            return class_splits.checksums(tasks.name, tasks.root)
+        if tasks.name == "images" and tasks.root is not None:
+            return {Path(tasks.root).name: class_splits.checksum(Path(tasks.root))}
+    except OSError:
+        return None
+    if tasks.name == "table":
+        return {Path(tasks.table.csv or "").name: tasks.table.digest}
+    return "generated"
+
+
+def machine(device: str) -> str:
+    """The machine in words: its GPU, or its processor, cores and the threads in use."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}"
+
+
+def commit() -> str | None:
+    """The commit of the code, marked where the working tree differs; `$METAVIB_COMMIT` outside a checkout."""
+    root = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "status", "--porcelain", "--", "."], cwd=root, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("METAVIB_COMMIT")
+    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def _finished(config: Config, folder: Path) -> Record | None:
+    """The record of this very run, if there is one; that of a shorter run is of one that is to go on."""
+    known = run_folder.read_record(folder)
+    return known if known is not None and from_saved(known["config"]) == config else None
+
+
+def _write(folder: Path, found: Record) -> Record:
+    write_json(folder / run_folder.RECORD, found)
+    return found
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
