@@ -53,8 +53,10 @@ class Bar:
 
     def __call__(self, completed: int, note: str | None = None) -> None:
         """Moves the bar; a note stands until the next one."""
+        if not self._show:
+            return
         now = time.monotonic()
-        if not self._show or (note is None and completed < self._total and now - self._drawn < PAUSE):
+        if note is None and completed < self._total and now - self._drawn < PAUSE:
             return
         self._drawn = now
         if note is None:
