@@ -1,4 +1,7 @@
-"""`python -m benchmarks`: how fast the library is, against others and against the machine."""
+"""`python -m benchmarks`: how fast the library is, against others and against the machine.
+
+`python -m benchmarks tables`: how good its predictions are on real tables of many groups (`benchmarks.tables`).
+"""
 
 import argparse
 import json
@@ -45,4 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["tables"]:
+        from benchmarks.tables.__main__ import main as tables
+
+        tables(sys.argv[2:])
+    else:
+        main()

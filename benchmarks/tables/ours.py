@@ -1,0 +1,57 @@
+"""metavib's estimators with their defaults, as methods of the benchmark."""
+
+import warnings
+
+import numpy as np
+
+from benchmarks.tables.protocol import Columns, Gauss, Rows, Trial
+
+
+class Regressor:
+    """`FewShotRegressor()`."""
+
+    def fit(self, rows: Rows) -> "Regressor":
+        from metavib.estimators import FewShotRegressor
+
+        self.columns = Columns(rows.x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.model = FewShotRegressor(random_state=0).fit(self.columns(rows.x), rows.y, tasks=rows.group)
+        return self
+
+    def predict(self, trials: list[Trial]) -> list[Gauss]:
+        found = []
+        for t in trials:
+            if len(t.y):
+                mean, sd = self.model.adapt(self.columns(t.x), t.y).predict(self.columns(t.query), return_std=True)
+            else:
+                mean, sd = np.full(len(t.query), np.nan), np.ones(len(t.query))
+            found.append(Gauss(mean, sd))
+        return found
+
+
+class Classifier:
+    """`FewShotClassifier()`."""
+
+    def fit(self, rows: Rows) -> "Classifier":
+        from metavib.estimators import FewShotClassifier
+
+        self.columns = Columns(rows.x)
+        grouped = len(np.unique(rows.group)) > 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.model = FewShotClassifier(random_state=0)
+            self.model.fit(self.columns(rows.x), rows.y, tasks=rows.group if grouped else None)
+        return self
+
+    def predict(self, trials: list[Trial]) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for t in trials:
+            if len(np.unique(t.y)) > 1:
+                adapted = self.model.adapt(self.columns(t.x), t.y)
+                found.append((adapted.classes_, adapted.predict_proba(self.columns(t.query))))
+            else:
+                labels = self.model.classes_
+                p = np.ones(len(labels)) if not len(t.y) else (labels == t.y[0]).astype(float)
+                found.append((labels, np.tile(p / p.sum(), (len(t.query), 1))))
+        return found

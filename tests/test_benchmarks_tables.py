@@ -1,0 +1,120 @@
+"""The benchmark of tables: what is divided how, what is counted how, on made tables alone."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.tables import classification, data, protocol, regression, report, run
+
+
+def made(kind: str = "real", *, groups: int = 12, rows: int = 14, seed: int = 0) -> data.Table:
+    random = np.random.default_rng(seed)
+    group = np.repeat([f"g{i}" for i in range(groups)], rows)
+    x = pd.DataFrame({"t": random.normal(size=len(group)), "sex": random.choice(["f", "m"], len(group))})
+    offset = np.repeat(random.normal(size=groups), rows)
+    real = 2 * x["t"].to_numpy() + offset + 0.1 * random.normal(size=len(group))
+    if kind == "real":
+        return data.Table("made", kind, x, real, group)
+    if kind == "classes":
+        return data.Table("made", kind, x, np.where(real > 0, "yes", "no"), group)
+    return data.Table("made", kind, x.assign(t=offset * 5 + x["t"]), group, np.zeros(len(group), dtype=int))
+
+
+def test_no_group_is_both_learned_from_and_tried_on_and_known_rows_are_nested() -> None:
+    table = made()
+    train, trials = protocol.split(table, 0)
+    learned = set(train.y.tolist())
+    assert [known for known, _ in trials] == list(protocol.KNOWN)
+    before: list[set[float]] = [set() for _ in trials[0][1]]
+    for known, groups in trials:
+        for i, trial in enumerate(groups):
+            assert len(trial.y) == known
+            assert not learned & set(trial.y.tolist()) and not learned & set(trial.truth.tolist())
+            assert not set(trial.y.tolist()) & set(trial.truth.tolist())
+            assert before[i] <= set(trial.y.tolist())
+            before[i] = set(trial.y.tolist())
+
+
+def test_new_classes_are_none_of_the_base_classes() -> None:
+    train, trials = protocol.split_classes(made("new"), 0)
+    for _, episodes in trials:
+        for trial in episodes:
+            assert not set(train.y) & set(trial.truth)
+            assert set(trial.truth) <= set(trial.y)
+
+
+def test_scores_of_a_prediction_that_is_right() -> None:
+    """The truth with a known spread around it has an RMSE of zero and the density of a Gaussian at its mean."""
+    _, trials = protocol.split(made(), 0)
+    groups = trials[2][1]
+    found = protocol.score_real(groups, [protocol.Gauss(t.truth, np.full(len(t.truth), 0.5)) for t in groups])
+    assert found["rmse"] == 0 and found["coverage"] == 1
+    assert found["log_density"] == pytest.approx(-np.log(0.5) - 0.5 * np.log(2 * np.pi))
+    assert found["width"] == pytest.approx(2 * 1.6448536 * 0.5)
+
+
+def test_calibration_error_of_one_probability() -> None:
+    """Probability 0.8 for a class that half of the rows have: an error of 0.3."""
+    trial = protocol.Trial(pd.DataFrame(), np.array([]), pd.DataFrame(), np.array(["a", "b"] * 10))
+    found = protocol.score_classes([trial], [(np.array(["a", "b"]), np.tile([0.8, 0.2], (20, 1)))])
+    assert found["ece"] == pytest.approx(0.3)
+    assert found["error"] == pytest.approx(0.5)
+    assert found["log_loss"] == pytest.approx(-np.log([0.8, 0.2]).mean())
+
+
+def test_columns_become_numbers() -> None:
+    x = pd.DataFrame({"n": [1.0, 3.0, np.nan], "t": ["a", "b", "c"]})
+    columns = protocol.Columns(x)
+    assert columns(x).shape == (3, 5)
+    assert columns(pd.DataFrame({"n": [2.0], "t": ["unknown"]})).tolist() == [[0.0, 0.0, 0.0, 0.0, 0.0]]
+
+
+def test_ranks_and_ratios() -> None:
+    records = [
+        {"table": t, "kind": "real", "split": 0, "method": m, "scores": {"1": {"rmse": v, "log_density": -v}}}
+        for t, m, v in (("a", "x", 1.0), ("a", "y", 2.0), ("b", "x", 4.0), ("b", "y", 2.0))
+    ]
+    rmse = report.cells(records, "rmse")
+    assert report.ranks(rmse) == {"x": {1: 1.5}, "y": {1: 1.5}}
+    assert report.ratios(rmse)["x"][1] == pytest.approx(2**0.5)
+    assert report.worst(rmse, "x")[0] == (2.0, ("b", 1))
+    assert report.ranks(report.cells(records, "log_density"), largest=True) == {"x": {1: 1.5}, "y": {1: 1.5}}
+
+
+@pytest.mark.parametrize("name", ["group mean", "ridge, each group", "ridge + offset", "kNN + offset"])
+def test_peers_predict_made_tables(name) -> None:
+    """Those that know the columns come close to the noise, and all give finite densities."""
+    train, trials = protocol.split(made(), 0)
+    known, groups = trials[-1]
+    model = regression.METHODS[name]().fit(train)
+    found = protocol.score_real(groups, model.predict(groups))
+    assert known == 10 and np.isfinite(found["log_density"])
+    assert found["rmse"] < (0.5 if name != "group mean" else 3.0)
+
+
+@pytest.mark.parametrize("name", ["smoothed share", "logistic, each group", "logistic + offset"])
+def test_peers_give_probabilities(name) -> None:
+    train, trials = protocol.split(made("classes"), 0)
+    model = classification.GROUPS[name]().fit(train)
+    for _, groups in trials:
+        for labels, p in model.predict(groups):
+            assert labels.tolist() == ["no", "yes"]
+            np.testing.assert_allclose(p.sum(1), 1)
+
+
+def test_what_has_not_changed_is_not_run_again(tmp_path, monkeypatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(data, "load", lambda name: made())
+    monkeypatch.setitem(data.DEVELOPMENT, "made", data.Source("", "", "", ""))
+    monkeypatch.setattr(run, "methods", lambda kind: {"group mean": regression.GroupMean})
+    first = run.measure(["made"], tmp_path, tell=told.append)
+    assert len(told) == len(first) == protocol.SPLITS
+    assert run.measure(["made"], tmp_path, tell=told.append) == first
+    assert len(told) == protocol.SPLITS
+    path = next(tmp_path.rglob("0-*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "another"}))
+    run.measure(["made"], tmp_path, tell=told.append)
+    assert len(told) == protocol.SPLITS + 1
+    assert "group mean" in report.report(first, "group mean")
