@@ -98,4 +98,11 @@ def predicted(state: Path, query: Path, *more: object) -> list[dict[str, Any]]:
 
 
 def values(rows: list[dict[str, Any]]) -> np.ndarray:
-    return np.array([[v for v in row.values() if isinstance(v, float)] for row in rows])
+    """The numbers that were predicted."""
+    names = [k for k in rows[0] if k in ("mean", "sd", "entropy") or k.startswith(("low ", "high ", "p("))]
+    return np.array([[row[name] for name in names] for row in rows])
+
+
+def alone(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was predicted, without the rows' own cells."""
+    return [{k: v for k, v in row.items() if k not in (*HEADER, "note")} for row in rows]

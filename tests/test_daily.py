@@ -17,8 +17,7 @@ from metavib import files
 from metavib.adapt.file import run_of
 from metavib.adapt.learner import Learner
 from metavib.training import checkpoint, run_folder
-from metavib.training.protocols.table import read_examples, read_inputs, scaling
-from program import HEADER, OUTPUTS, done, predicted, refused, settings, task_rows, train_table, values, write
+from program import HEADER, OUTPUTS, alone, done, predicted, refused, settings, task_rows, train_table, values, write
 
 
 @pytest.fixture(scope="module")
@@ -80,26 +79,24 @@ def test_a_table_is_predicted_in_its_own_units_as_slow_numpy_does(home):
     mean, sd = mean[:, 0] * y_scale + y_mean, np.sqrt(var + noise) * y_scale
     low, high = stats.norm(mean, sd).interval(0.9)
     found = predicted(folder / "task.safetensors", folder / "query.csv", "--level", 0.9)
-    assert list(found[0]) == ["query", "mean", "sd", "low 90%", "high 90%"]
+    assert list(found[0]) == ["query", *HEADER[:3], "mean", "sd", "low 90%", "high 90%"]
     assert [row["query"] for row in found] == [str(i) for i in range(1, 8)]
+    assert [[row[name] for name in HEADER[:3]] for row in found] == [r[:3] for r in task_rows("gaussian", 100, 20)[13:]]
     np.testing.assert_allclose(values(found), np.stack([mean, sd, low, high], -1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_the_program_says_what_the_python_api_says(home, kind):
     folder = home / kind
-    config = checkpoint.load(folder / "run" / run_folder.LAST).config
-    task = Learner.from_run(folder / "run").adapt(read_examples(folder / "support.csv", config))
-    said = task.predict(read_inputs(folder / "query.csv", config))
+    task = Learner.from_run(folder / "run").adapt(folder / "support.csv")
+    said = task.predict(folder / "query.csv")
     found = predicted(folder / "task.safetensors", folder / "query.csv")
     if kind == "bernoulli":
         assert [row["class"] for row in found] == said.labels and set(said.labels) <= {0, 1}
         wanted = torch.cat([said.entropy[:, None], said.probabilities], -1).numpy()
-        assert list(found[0]) == ["query", "class", "entropy", "p(0)", "p(1)"]
+        assert list(found[0]) == ["query", *HEADER[:3], "class", "entropy", "p(0)", "p(1)"]
     else:
-        units = scaling(config.tasks.table).y
-        ends = (units.restore(end) for end in said.interval(0.95))
-        wanted = torch.stack([units.restore(said.mean), said.variance.sqrt() * units.scale, *ends], -1).numpy()
+        wanted = torch.stack([said.mean, said.variance.sqrt(), *said.interval(0.95)], -1).numpy()
     np.testing.assert_allclose(values(found), wanted, rtol=1e-12)
 
 
@@ -153,20 +150,30 @@ def test_every_form_of_output_says_the_same(home, tmp_path):
     numbers = values(predicted(state, query))
     text = done("predict", state, "--query", query, "--csv")
     read = list(csv.DictReader(io.StringIO(text)))
-    assert list(read[0]) == ["query", "mean", "sd", "low 95%", "high 95%"]
-    np.testing.assert_array_equal(np.array([[float(v) for v in list(row.values())[1:]] for row in read]), numbers)
+    assert list(read[0]) == ["query", *HEADER[:3], "mean", "sd", "low 95%", "high 95%"]
+    np.testing.assert_array_equal(np.array([[float(v) for v in list(row.values())[4:]] for row in read]), numbers)
     table = done("predict", state, "--query", query).splitlines()
-    cells = np.array([[float(cell) for cell in line.strip("|").split("|")[1:]] for line in table[2:]])
+    cells = np.array([[float(cell) for cell in line.strip("|").split("|")[4:]] for line in table[2:]])
     np.testing.assert_allclose(cells, numbers, rtol=1e-3)
     assert done("predict", state, "--query", query, "--csv", "--out", tmp_path / "a" / "p.csv") == ""
     assert (tmp_path / "a" / "p.csv").read_text() == text
+    # Without a word about the form, the file's name says it.
+    for name, option in (("q.csv", "--csv"), ("q.json", "--json"), ("q.txt", None), ("q", None)):
+        assert done("predict", state, "--query", query, "--out", tmp_path / name) == ""
+        assert (tmp_path / name).read_text() == done(
+            "predict", state, "--query", query, *[option] * (option is not None)
+        )
+    message = refused("predict", state, "--query", query, "--out", tmp_path / "q.xlsx")
+    assert ".csv, .json" in message and "q.xlsx" in message and not (tmp_path / "q.xlsx").exists()
 
 
 def test_columns_may_come_in_any_order_with_others_between(place):
     rows = [row[1:] for row in task_rows("gaussian", 100, 20)[13:]]
     write(place / "other.csv", ["note", "temperature", "demand", "hour"], [["x", t, "?", h] for h, t, _ in rows])
     state = place / "task.safetensors"
-    assert predicted(state, place / "other.csv") == predicted(state, place / "query.csv")
+    found = predicted(state, place / "other.csv")
+    assert alone(found) == alone(predicted(state, place / "query.csv"))
+    assert list(found[0])[:5] == ["query", "note", "temperature", "demand", "hour"] and found[0]["demand"] == "?"
 
 
 # What is refused, and what it leaves behind.

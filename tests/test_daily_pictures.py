@@ -10,9 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
+import tiny
 from metavib.adapt.learner import Learner
+from metavib.adapt.preparation import of_run
 from metavib.files import read_tensors
-from metavib.training import run_folder
+from metavib.training import build, run_folder
 from program import done, predicted, refused, settings, train_table, values
 
 
@@ -78,13 +80,88 @@ def test_the_picture_path_is_the_python_api_on_pixels_by_hand(album):
         return (x - mean[:, None, None]) / sd[:, None, None]
 
     paths = sorted((album / "support").rglob("*.png"))
-    task = Learner.from_run(album / "run").adapt(
-        (np.stack([pixels(p) for p in paths]).astype(np.float32), [p.parent.name for p in paths])
-    )
+    bare = Learner(Learner.from_run(album / "run").trained.model)  # takes what the network takes
+    task = bare.adapt((np.stack([pixels(p) for p in paths]).astype(np.float32), [p.parent.name for p in paths]))
     said = task.predict(np.stack([pixels(p) for p in sorted((album / "query").rglob("*.png"))]).astype(np.float32))
     found = predicted(album / "task.safetensors", album / "query")
     wanted = torch.cat([said.entropy[:, None], said.probabilities], -1).numpy()
     np.testing.assert_allclose(values(found), wanted, atol=1e-5)
+
+
+FORMS = {
+    "paths": lambda paths: paths,
+    "text": lambda paths: [str(p) for p in paths],
+    "bytes": lambda paths: [p.read_bytes() for p in paths],
+    "pillow": lambda paths: [Image.open(p) for p in paths],
+    "rgba": lambda paths: [Image.open(p).convert("RGBA") for p in paths],
+    "uint8 (H, W, C)": lambda paths: [np.asarray(Image.open(p)) for p in paths],
+    "uint8 (C, H, W)": lambda paths: [np.asarray(Image.open(p)).transpose(2, 0, 1) for p in paths],
+    "uint8 (n, H, W, C)": lambda paths: np.stack([np.asarray(Image.open(p)) for p in paths]),
+    "uint8 (n, C, H, W)": lambda paths: np.stack([np.asarray(Image.open(p)).transpose(2, 0, 1) for p in paths]),
+    "tensor": lambda paths: torch.tensor(np.stack([np.asarray(Image.open(p)).transpose(2, 0, 1) for p in paths])),
+    "int64": lambda paths: np.stack([np.asarray(Image.open(p)) for p in paths]).astype(np.int64),
+    "float32 in 0..1": lambda paths: np.stack([np.asarray(Image.open(p)) for p in paths]).astype(np.float32) / 255,
+    "float64 in 0..1": lambda paths: [np.asarray(Image.open(p)) / 255 for p in paths],
+    "nested lists": lambda paths: [np.asarray(Image.open(p)).tolist() for p in paths],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_same_pictures_gives_the_same_predictions(album, form):
+    """As support and as query, to the last bit what the folders give."""
+    learner, paths = Learner.from_run(album / "run"), sorted((album / "support").rglob("*.png"))
+    task = learner.adapt(album / "support")
+    wanted = task.predict(album / "query").probabilities
+    queries = FORMS[form](sorted((album / "query").rglob("*.png")))
+    found = learner.adapt((FORMS[form](paths), [p.parent.name for p in paths]))
+    assert torch.equal(found.predict(queries).probabilities, wanted) and found.classes == task.classes
+    by_name = learner.adapt({k: FORMS[form]([p for p in paths if p.parent.name == k]) for k in ("ant", "bee")})
+    assert torch.equal(by_name.predict(queries).probabilities, wanted)
+    for one, p in zip(queries, wanted, strict=True):
+        alone = task.predict([one] if isinstance(one, list) else one).probabilities[0]
+        torch.testing.assert_close(alone, p, rtol=0, atol=1e-6)
+
+
+def test_grey_pictures_come_in_their_own_forms():
+    """A run of one channel: (H, W), (n, H, W), (n, 1, H, W) and colour files of grey pictures are the same pixels."""
+    config = tiny.glyphs()
+    learner = Learner(build.model(config), preparation=of_run(config))
+    pixels = tiny.images("new", 3, 4, seed=9).images.numpy()
+    wanted = learner.preparation.inputs(pixels)
+    assert wanted.shape == (12, 1, 16, 16)
+    torch.testing.assert_close(wanted * 0.229 + 0.485, torch.tensor(pixels) / 255)
+    for form in (pixels[:, 0], [p[0] for p in pixels], pixels / 255, [Image.fromarray(p[0]) for p in pixels],
+                 [Image.fromarray(p[0]).convert("RGB") for p in pixels], pixels[..., None][:, 0]):  # fmt: skip
+        assert torch.equal(learner.preparation.inputs(form), wanted)
+    assert torch.equal(learner.preparation.inputs(pixels[0, 0]), wanted[:1])
+    assert torch.equal(learner.preparation.inputs(pixels[0]), wanted[:1])
+    assert torch.equal(learner.preparation.inputs(pixels > 127), learner.preparation.inputs((pixels > 127) * 255))
+    assert learner.adapt((pixels[:0], [])).n == 0
+
+
+WRONG = {
+    "normalised": (lambda p: p / 128.0 - 1, "before any normalisation; got float64 from -1"),
+    "too large": (lambda p: p.astype(np.int32) * 2, "from 0 to 255"),
+    "not finite": (lambda p: p * np.nan, "floats from 0 to 1"),
+    "complex": (lambda p: p * 1j, "floats from 0 to 1"),
+    "ambiguous": (lambda p: p[:3, 0], "3 grey pictures, or one of 3 channels"),
+    "two channels": (lambda p: [np.stack([p[0, 0]] * 2)], "1, 3 or 4 channels"),
+    "five dimensions": (lambda p: p[None], "expected pictures"),
+    "no pictures": (lambda p: 7, "expected pictures"),
+    "no such file": (lambda p: ["nowhere.png"], "there is no picture nowhere.png"),
+    "no picture": (lambda p: [b"hello"], "picture 1 cannot be read"),
+    "sixteen bits": (lambda p: [Image.fromarray(p[0, 0].astype(np.uint16))], "picture 1: pixels of type I"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_picture_is_refused(case):
+    config = tiny.glyphs()
+    make, message = WRONG[case]
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+        of_run(config).inputs(make(tiny.images("new", 3, 4).images.numpy()))
+    with pytest.raises(TypeError, match="a folder of class folders; got int"):
+        of_run(config).points(7)
 
 
 def test_a_new_class_joins_by_an_update_and_leaves_by_forgetting(album, tmp_path):

@@ -116,8 +116,8 @@ def test_a_run_needs_its_folder_alone_to_adapt_and_predict(csv, tmp_path):
     assert torch.equal(support.x[:1], x)
     scale = scaling(saved.tasks.table)
     torch.testing.assert_close(scale.y.restore(support.y), torch.tensor([500.0, 510.0], dtype=torch.float64))
-    prediction = Learner.from_run(tmp_path / "run").adapt(support).predict(x)
-    assert 300 < float(scale.y.restore(prediction.mean)) < 700
+    prediction = Learner.from_run(tmp_path / "run").adapt(tmp_path / "support.csv").predict(tmp_path / "query.csv")
+    assert 300 < float(prediction.mean) < 700
 
 
 @pytest.mark.parametrize("likelihood", ["student-t", "poisson", "bernoulli"])

@@ -17,14 +17,15 @@ neither on the order of the classes nor on the other points asked for.
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 
 from metavib.adapt.file import read
 from metavib.adapt.predictor import Conditioned, Memorised
 from metavib.adapt.predictor import Predictor as Predictor
-from metavib.adapt.trained import SAMPLES, Data, Support, Trained
+from metavib.adapt.preparation import ModelSpace, Preparation, of_run
+from metavib.adapt.trained import SAMPLES, Support, Trained
 from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
@@ -38,11 +39,12 @@ class Learner:
 
     Args:
         model: trained; it is copied, so that what happens to it later changes nothing here.
+        preparation: what is done to the user's data before the model sees it; nothing where None.
         samples: base samples of predictive class probabilities.
     """
 
-    def __init__(self, model: Model, *, samples: int = SAMPLES) -> None:
-        self.trained = Trained(model, samples=samples)
+    def __init__(self, model: Model, *, preparation: Preparation | None = None, samples: int = SAMPLES) -> None:
+        self.trained = Trained(model, preparation or ModelSpace(), samples=samples)
 
     @classmethod
     def from_run(
@@ -68,7 +70,7 @@ class Learner:
             model = build.at_test(checkpoint.restore_model(saved), config)
         if config.repeats > 1:
             model = repeats.unstack(model, repeat)
-        return cls(build.in_precision(model, precision).to(device))
+        return cls(build.in_precision(model, precision).to(device), preparation=of_run(config))
 
     @property
     def device(self) -> torch.device:
@@ -76,11 +78,16 @@ class Learner:
         return self.trained.device
 
     @property
+    def preparation(self) -> Preparation:
+        """What is done to the user's data before the model sees it, and to predictions before the user does."""
+        return self.trained.preparation
+
+    @property
     def fingerprint(self) -> str:
         """What tells this model from others, whatever device and precision it is used in."""
         return self.trained.fingerprint
 
-    def adapt(self, support: Data, *, classes: Sequence[Hashable] | None = None) -> Predictor:
+    def adapt(self, support: Any, *, classes: Sequence[Hashable] | None = None) -> Predictor:
         """What is known of a task after its support set.
 
         Args:

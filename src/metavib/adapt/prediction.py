@@ -1,8 +1,8 @@
 r"""What a predictor says of new points: a distribution over real outputs, or over classes."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metavib.likelihoods import Gaussian, Poisson, RealLikelihood
 from metavib.marginals import Marginals, Normal
+from metavib.tasks.scaling import Outputs, as_they_are
 
 BISECTIONS = 80  # of a bracket a few standard deviations wide: far below float64's rounding of the answer
 
@@ -23,19 +24,36 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RealPrediction:
-    """p(y | D_t) of real or count outputs at v points.
+    """p(y | D_t) of real or count outputs at v points, in the units of the outputs.
 
     Args:
-        q: the marginals of the latent function.
+        q: the marginals of the latent function, in the model's own space.
         likelihood: p(y | f).
         mean: predictive mean `(v,)`.
         variance: predictive variance, that of the noise included, `(v,)`.
+        units: how outputs were standardised before the model saw them.
+
+    Example:
+        >>> from metavib.likelihoods import Gaussian
+        >>> q = Normal(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
+        >>> likelihood = Gaussian(noise=3.0).double().requires_grad_(False)
+        >>> found = RealPrediction(q, likelihood, *likelihood.predict(q))
+        >>> [round(float(end), 2) for end in found.interval(0.95)]  # 0 +- 1.96 sqrt(1 + 3)
+        [-3.92, 3.92]
+        >>> round(float(found.cdf(torch.zeros(1))), 2)
+        0.5
     """
 
     q: Marginals
     likelihood: RealLikelihood
     mean: Float[Tensor, " v"]
     variance: Float[Tensor, " v"]
+    units: Outputs = field(default_factory=as_they_are)
+
+    def restored(self, units: Outputs) -> "RealPrediction":
+        """The same distribution of outputs that were standardised before the model saw them, in their own units."""
+        mean, variance = units.restore(self.mean), units.restore_variance(self.variance)
+        return RealPrediction(self.q, self.likelihood, mean, variance, units)
 
     def interval(self, level: float = 0.95) -> Interval:
         r"""The central interval: each side of it holds $(1 - \mathrm{level}) / 2$; for counts at most that."""
@@ -59,11 +77,17 @@ class RealPrediction:
 
     def cdf(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
         r"""$P(Y \le y)$."""
-        return self.likelihood.predictive_cdf(self.q, y)
+        return self.likelihood.predictive_cdf(self.q, self.units.standardise(y))
 
     def log_density(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
         r"""$\log p(y \mid D_t)$ (eq. 20)."""
-        return self.likelihood.log_predictive(self.q, y)
+        return self.likelihood.log_predictive(self.q, self.units.standardise(y)) - self.units.log_scale
+
+    def rows(self, level: float = 0.95) -> list[dict[str, Any]]:
+        """A dictionary a point, for tables and JSON: mean, standard deviation, and the ends of an interval."""
+        names = ("mean", "sd", f"low {level:.0%}", f"high {level:.0%}")
+        values = torch.stack([self.mean, self.variance.sqrt(), *self.interval(level)], -1)
+        return [dict(zip(names, row, strict=True)) for row in values.tolist()]
 
     def _bracket(self, p: float) -> tuple[Tensor, Tensor]:
         width = self.variance.sqrt() + 1.0
@@ -85,6 +109,13 @@ class ClassPrediction:
         probabilities: `(v, N)`.
         best: the column of the predicted class `(v,)`, that of the largest latent mean, which needs no sampling.
         classes: the labels of the columns.
+
+    Example:
+        >>> found = ClassPrediction(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), torch.tensor([0, 1]), ("cat", "dog"))
+        >>> found.labels
+        ['cat', 'dog']
+        >>> found.entropy
+        tensor([0.3251, 0.6931])
     """
 
     probabilities: Float[Tensor, "v N"]
@@ -100,3 +131,12 @@ class ClassPrediction:
     def entropy(self) -> Float[Tensor, " v"]:
         r"""$-\sum_n p_n \log p_n$ in nats: 0 when certain, $\log N$ when all classes are equally likely."""
         return torch.special.entr(self.probabilities).sum(-1)
+
+    def rows(self, level: float = 0.95) -> list[dict[str, Any]]:
+        """A dictionary a point, for tables and JSON: the class, the entropy, and the probability of each class."""
+        names = [f"p({label})" for label in self.classes]
+        found = zip(self.labels, self.entropy.tolist(), self.probabilities.tolist(), strict=True)
+        return [{"class": k, "entropy": h, **dict(zip(names, p, strict=True))} for k, h, p in found]
+
+
+Prediction = RealPrediction | ClassPrediction

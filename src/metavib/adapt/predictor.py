@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from metavib.adapt.file import Kept, TaskFile, write
-from metavib.adapt.prediction import ClassPrediction, RealPrediction
-from metavib.adapt.trained import Batch, Data, Support, Trained
+from metavib.adapt.prediction import Prediction
+from metavib.adapt.trained import Batch, Support, Trained
 from metavib.likelihoods import Softmax
 from metavib.posteriors.functions import Primal
 from metavib.posteriors.memory import Labels, TaskMemory, union
@@ -62,13 +62,14 @@ class Predictor(ABC):
         """The model's."""
         return self._trained.fingerprint
 
-    def predict(self, x: Any) -> RealPrediction | ClassPrediction:
+    def predict(self, x: Any) -> Prediction:
         """The distribution of the outputs at inputs `(v, *event)`."""
         if self._trained.classifies and not self.classes:
             raise ValueError("nothing is known of any class yet: adapt or update with labelled points first.")
-        return self._predict(self._trained.inputs(x, self.event))
+        found = self._predict(self._trained.inputs(x, self.event))
+        return self._trained.preparation.restore(found)
 
-    def update(self, points: Data) -> "Predictor":
+    def update(self, points: Any) -> "Predictor":
         """The predictor that has also seen these points, one or many; they may be of new classes."""
         return self._update(self._trained.points(points, self.event))
 
@@ -86,7 +87,7 @@ class Predictor(ABC):
             raise ValueError(f"inputs of the two tasks differ: {self.event} and {other.event}.")
         return self._merge(other)
 
-    def forget(self, points: Data) -> "Predictor":
+    def forget(self, points: Any) -> "Predictor":
         """The predictor that has never seen these points, which must be among those it learned from.
 
         A class left without points is forgotten with them; one that was named and never had any stays.
@@ -110,7 +111,7 @@ class Predictor(ABC):
         write(Path(path), TaskFile([Kept(self._kept(form), self.classes)]), self._trained, run=run)
 
     @abstractmethod
-    def _predict(self, x: Tensor) -> RealPrediction | ClassPrediction: ...
+    def _predict(self, x: Tensor) -> Prediction: ...
 
     @abstractmethod
     def _update(self, points: Batch) -> "Predictor": ...
@@ -173,7 +174,7 @@ class Memorised(Predictor):
     def _seen(self) -> list[bool]:
         return self.memory.seen
 
-    def _predict(self, x: Tensor) -> RealPrediction | ClassPrediction:
+    def _predict(self, x: Tensor) -> Prediction:
         q = self._trained.marginals(self.posterior, x, self._seen)
         return self._trained.prediction(q, self.classes, self._noise)
 
@@ -247,7 +248,7 @@ class Conditioned(Predictor):
         """Shape of one input."""
         return self._support.whole.event
 
-    def _predict(self, x: Tensor) -> RealPrediction | ClassPrediction:
+    def _predict(self, x: Tensor) -> Prediction:
         q, noise = self._trained.encoded(self._support.whole, self.classes, x)
         return self._trained.prediction(q, self.classes, noise)
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from metavib.adapt.prediction import ClassPrediction, RealPrediction
+from metavib.adapt.prediction import ClassPrediction, Prediction, RealPrediction
+from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
 from metavib.encoders import GPEncoder
 from metavib.kernels import ExplicitKernel
@@ -26,9 +27,6 @@ from metavib.priors import FunctionPrior, WeightPrior
 from metavib.random import Noise, seeded
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples, examples
-
-Data = Examples | tuple[Any, Any]
-"""Examples, or a pair (x, y) of anything array-like; a classifier's y may hold labels of any hashable kind."""
 
 STREAM = 40  # name of the random stream, apart from those of training and test by construction
 SAMPLES = 1000  # the standard error of a probability is at most 0.5 / sqrt(1000) = 1.6 %
@@ -119,11 +117,13 @@ class Trained:
 
     Args:
         model: it is copied, so that what happens to it later changes nothing here.
+        preparation: what is done to a user's data before the model sees it.
         samples: base samples of predictive class probabilities.
     """
 
-    def __init__(self, model: Model, *, samples: int = SAMPLES) -> None:
+    def __init__(self, model: Model, preparation: Preparation, *, samples: int = SAMPLES) -> None:
         _check_single(model)
+        self.preparation = preparation
         self.model = deepcopy(model).eval().requires_grad_(False)
         self.samples = samples
         self.decoder = deepcopy(self.model.likelihood).double()  # for predictions, which are in float64
@@ -140,18 +140,16 @@ class Trained:
 
     # Points
 
-    def points(self, data: Data, event: tuple[int, ...] | None = None) -> Batch:
+    def points(self, data: Any, event: tuple[int, ...] | None = None) -> Batch:
         """Checked points of one task, on the model's device and in its precision, without padding.
 
         Args:
             data: as a user hands it over.
             event: the shape an input must have, where one is known.
         """
-        x, y, mask = data if isinstance(data, Examples) else (*data, None)
+        x, y = self.preparation.points(data)
         if isinstance(y, Tensor | np.ndarray):
             _check_one_task(y.shape)
-        if mask is not None:
-            x, y = x[mask], y[mask]
         labels = plain_labels(y) if self.classifies else []
         x, y, _ = examples(x, np.zeros(len(labels)) if self.classifies else y).to(self.device, self.dtype)
         _check_one_task(y.shape)
@@ -163,9 +161,9 @@ class Trained:
             self.model.likelihood.check(y)
         return points
 
-    def inputs(self, x: Any, event: tuple[int, ...]) -> Tensor:
+    def inputs(self, data: Any, event: tuple[int, ...]) -> Tensor:
         """Checked inputs `(v, *event)`."""
-        x = torch.as_tensor(x)
+        x = torch.as_tensor(self.preparation.inputs(data))
         if not x.ndim:
             raise ValueError(f"predict takes inputs (v, *event) with event {event}; got a single number.")
         x = examples(x, torch.zeros(len(x)), name="inputs").x.to(self.device, self.dtype)
@@ -337,7 +335,7 @@ class Trained:
         return torch.stack(columns, -1).unsqueeze(1).to(self.device)
 
     @torch.no_grad()
-    def prediction(self, q: Marginals, classes: Labels, noise: Noise = None) -> RealPrediction | ClassPrediction:
+    def prediction(self, q: Marginals, classes: Labels, noise: Noise = None) -> Prediction:
         """Predictions from marginals in float64."""
         likelihood = self.sized(self.decoder, classes)
         if isinstance(likelihood, RealLikelihood):

@@ -3,18 +3,19 @@
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from metavib.adapt import daily
 from metavib.adapt.file import run_of
-from metavib.adapt.learner import Learner
+from metavib.adapt.learner import Learner, Predictor
 from metavib.files import write_atomically
 from metavib.show import tables
 from metavib.training import run_folder
-from metavib.training.config import Config, read
+
+Row = dict[str, Any]
 
 State = Annotated[Path, typer.Argument(help="A task's state, as `metavib adapt` writes it.")]
 RunOption = Annotated[Path | None, typer.Option("--run", help="The run the state was made with, where it has moved.")]
@@ -31,9 +32,9 @@ def adapt(
 
     Example: `metavib adapt runs/table-gp-vib-0 --support new.csv --out task.safetensors`
     """
-    predictor = Learner.from_run(run).adapt(daily.read_points(support, _config(run)))
+    predictor = Learner.from_run(run).adapt(support)
     predictor.save(out, run=run)
-    typer.echo(f"{out}: {predictor.n} points{_classes(predictor.classes)}")
+    typer.echo(f"{out}: {_known(predictor)}")
 
 
 def update(
@@ -47,11 +48,11 @@ def update(
 
     Example: `metavib update task.safetensors --points more.csv`
     """
-    folder, predictor = _load(state, run)
-    data = daily.read_points(points, _config(folder))
-    changed = predictor.forget(data) if forget else predictor.update(data)
+    folder, learner = _learner(state, run)
+    predictor = learner.load(state)
+    changed = predictor.forget(points) if forget else predictor.update(points)
     changed.save(out or state, run=folder)
-    typer.echo(f"{out or state}: {changed.n} points{_classes(changed.classes)}")
+    typer.echo(f"{out or state}: {_known(changed)}")
 
 
 def predict(
@@ -67,39 +68,55 @@ def predict(
 
     Example: `metavib predict task.safetensors --query q.csv --csv`
     """
-    if json_ and csv_:
-        raise ValueError("--json and --csv are two forms of the same output: choose one.")
-    folder, predictor = _load(state, run)
-    config = _config(folder)
-    x, names = daily.read_queries(query, config)
-    found = daily.rows(predictor.predict(x), names, config, level=level)
-    text = _json(found) if json_ else _csv(found) if csv_ else _table(found)
+    write = _writer(json_=json_, csv_=csv_, out=out)
+    _, learner = _learner(state, run)
+    found = learner.load(state).predict(query).rows(level)
+    beside = learner.preparation.beside(query)
+    text = write([_joined(i, *rows) for i, rows in enumerate(zip(beside, found, strict=True))])
     if out is None:
         typer.echo(text)
     else:
         write_atomically(out, lambda p: p.write_text(text + "\n", encoding="utf-8"))
 
 
-def _load(state: Path, run: Path | None) -> tuple[Path, Any]:
+def _learner(state: Path, run: Path | None) -> tuple[Path, Learner]:
     folder = run or run_of(state)
     if not (folder / run_folder.LAST).exists():
         raise FileNotFoundError(f"{state} was made with the run {folder}, which is not there; name it with --run.")
-    return folder, Learner.from_run(folder).load(state)
+    return folder, Learner.from_run(folder)
 
 
-def _config(run: Path) -> Config:
-    return read(run / run_folder.CONFIG)
+def _joined(i: int, beside: Row, found: Row) -> Row:
+    """A row of the query and its prediction; cells of the query that are called like one of the prediction say so."""
+    own = {f"query {name}" if name in found else name: cell for name, cell in beside.items()}
+    return {"query": str(i + 1)} | own | found
 
 
-def _classes(labels: tuple[Any, ...]) -> str:
-    return f", classes {', '.join(map(str, labels))}" if labels else ""
+def _known(predictor: Predictor) -> str:
+    classes = f", classes {', '.join(map(str, predictor.classes))}" if predictor.classes else ""
+    kept = "" if predictor.constant_size else "; this method keeps its points, so that the file grows with them"
+    return f"{predictor.n} points{classes}{kept}"
 
 
-def _json(found: list[daily.Row]) -> str:
+def _writer(*, json_: bool, csv_: bool, out: Path | None) -> Callable[[list[Row]], str]:
+    """The form of the output: the one asked for, that of the file's name, or a table to read."""
+    if json_ and csv_:
+        raise ValueError("--json and --csv are two forms of the same output: choose one.")
+    suffix = "" if out is None else out.suffix.lower()
+    if json_ or (suffix == ".json" and not csv_):
+        return _json
+    if csv_ or suffix == ".csv":
+        return _csv
+    if suffix not in ("", ".md", ".txt"):
+        raise ValueError(f"{out}: predictions are written as .csv, .json, or a table (.md, .txt); got {suffix!r}.")
+    return _table
+
+
+def _json(found: list[Row]) -> str:
     return json.dumps(found, indent=2)
 
 
-def _csv(found: list[daily.Row]) -> str:
+def _csv(found: list[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]), lineterminator="\n")
     writer.writeheader()
@@ -107,7 +124,7 @@ def _csv(found: list[daily.Row]) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def _table(found: list[daily.Row]) -> str:
+def _table(found: list[Row]) -> str:
     def cell(value: Any) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -140,17 +140,33 @@ def decode_image(
             width, height = image.size
             if width * height > max_pixels:
                 raise ValueError(f"{width} x {height} pixels are more than the {max_pixels} allowed")
-            if image.mode in ("I", "F") or image.mode.startswith("I;"):
-                raise ValueError(f"pixels of type {image.mode} have more than 8 bits; save it with 8 bits a channel")
-            if "A" in image.mode or "transparency" in image.info:
-                image = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-            image = image.convert("L" if channels == 1 else "RGB")
+            image = opaque(image, channels)
     except Exception as error:  # Pillow's decoders raise nearly anything on hostile bytes; all of it means one thing
         raise ValueError(
             f"{name} cannot be read as a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image ({error}); "
             "replace or remove it."
         ) from error
+    return fitted(image, size=size, resample=resample, keep_aspect=keep_aspect)
+
+
+def opaque(image: Image.Image, channels: int) -> Image.Image:
+    """A picture of any kind in grey (1 channel) or in colour (3), with transparency laid on white."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        raise ValueError(f"pixels of type {image.mode} have more than 8 bits; save it with 8 bits a channel")
+    if "A" in image.mode or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def fitted(
+    image: Image.Image,
+    *,
+    size: int | None,
+    resample: Image.Resampling = Image.Resampling.BILINEAR,
+    keep_aspect: bool = False,
+) -> np.ndarray:
+    """The pixels `(channels, H, W)` of an opaque picture, resized; arguments as in `decode_image`."""
     if keep_aspect:
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
@@ -158,7 +174,7 @@ def decode_image(
     if size is not None and image.size != (size, size):
         image = image.resize((size, size), resample)
     pixels = np.asarray(image)
-    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def read_file(path: Path, *, limit: int = Limits().member) -> bytes:

@@ -11,9 +11,9 @@ import difflib
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,6 +97,60 @@ def read_csv(
     )
 
 
+def from_memory(data: Any, *, features: Sequence[str], target: str | None = None) -> Columns:
+    """Columns by name of what is no file: a data frame, a dictionary of columns, rows as dictionaries, or an array.
+
+    Args:
+        data: a pandas, polars or Arrow table; a dictionary from names to columns, or to the numbers of one row; a
+            list of such rows; or an array `(n, d)` whose columns are the features in their order, without target
+            (`(n,)` where there is one feature).
+        features: columns of the inputs, in the order wanted.
+        target: column of the outputs, which may not be missing.
+
+    Raises:
+        ValueError: if a column is not there or holds something else than numbers, with its name and the row.
+    """
+    columns = by_name(data)
+    if columns is None:
+        return Columns(_matrix(data, features), None, None, tuple(features))
+    for name in (*features, *([] if target is None else [target])):
+        if name not in columns:
+            raise _absent("the data", name, list(map(str, columns)))
+    x = [_numbers(columns[name], name) for name in features]
+    if len({len(column) for column in x}) > 1:
+        sizes = ", ".join(f"{name} {len(column)}" for name, column in zip(features, x, strict=True))
+        raise ValueError(f"the columns must be equally long; got {sizes}.")
+    y = None if target is None else _numbers(columns[target], target)
+    if y is not None and np.isnan(y).any():
+        row = int(np.flatnonzero(np.isnan(y))[0]) + 1
+        raise ValueError(f"row {row}, column {target!r}: the target is missing; leave the row out.")
+    return Columns(np.stack(x, -1), y, None, tuple(features))
+
+
+def by_name(data: Any) -> Mapping[Any, Any] | None:
+    """The columns of a data frame, a dictionary or a list of rows, by name; None for anything without names."""
+    if isinstance(data, Mapping):
+        if any(isinstance(v, str) or not hasattr(v, "__len__") for v in data.values()):
+            return {name: [value] for name, value in data.items()}  # one row
+        return data
+    if isinstance(data, Sequence) and len(data) and all(isinstance(row, Mapping) for row in data):
+        names = dict.fromkeys(name for row in data for name in row)
+        return {name: [row.get(name) for row in data] for name in names}
+    if hasattr(data, "column_names"):  # Arrow, whose `columns` are no names
+        return {name: data.column(name).to_pylist() for name in data.column_names}
+    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
+        return {name: data[name] for name in data.columns}
+    return None
+
+
+def read_text(path: Path | str) -> list[dict[str, str]]:
+    """All cells of a CSV file as they are, a dictionary a row."""
+    path = Path(path)
+    rows = _rows(path)
+    names = _names(path, next(rows, (0, []))[1])
+    return [dict(zip(names, cells, strict=True)) for _, cells in rows]
+
+
 def digest(path: Path | str) -> str:
     """SHA-256 of a file: whether it is still the same."""
     with open(path, "rb") as file:
@@ -136,7 +190,7 @@ def _names(path: Path, header: list[str]) -> list[str]:
     return names
 
 
-def _absent(path: Path, name: str, names: list[str]) -> ValueError:
+def _absent(path: Path | str, name: str, names: list[str]) -> ValueError:
     close = difflib.get_close_matches(name, names[:1000], n=1)
     hint = f"Did you mean {close[0]!r}?" if close else f"It has {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
     return ValueError(f"{path}: there is no column {name!r}. {hint}")
@@ -157,3 +211,39 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
         f"{path}, line {line}, column {column!r}: {shown!r} is no finite number. "
         "Correct it, or name the columns to use as inputs without this one."
     )
+
+
+def _matrix(data: Any, features: Sequence[str]) -> np.ndarray:
+    try:
+        x = np.asarray(data, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected rows of numbers, a data frame or a dictionary of columns: {error}.") from error
+    if x.ndim == 1 and (len(features) == 1 or not len(x)):
+        x = x.reshape(len(x), len(features))
+    if x.ndim != 2 or x.shape[1] != len(features):
+        names = ", ".join(features[:20]) + ", ..." * (len(features) > 20)
+        raise ValueError(f"an array of rows must be (n, {len(features)}), with the columns {names}; got {x.shape}.")
+    return x
+
+
+def _numbers(values: Any, column: str) -> np.ndarray:
+    """A column of a table in memory as numbers, NaN for missing."""
+    cells = np.asarray(values)
+    if cells.ndim != 1:
+        raise ValueError(f"column {column!r} must have one number a row; got {cells.shape}.")
+    if cells.dtype.kind in "biuf":
+        return cells.astype(np.float64)
+    return np.array([_cell(i, column, cell) for i, cell in enumerate(cells.tolist())], dtype=np.float64)
+
+
+def _cell(i: int, column: str, cell: Any) -> float:
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return float("nan")
+    text = str(cell).strip()
+    if text.lower() in MISSING:
+        return float("nan")
+    try:
+        return float(text) if "_" not in text else float(cell)
+    except (TypeError, ValueError):
+        shown = text if len(text) <= 40 else text[:40] + "..."
+        raise ValueError(f"row {i + 1}, column {column!r}: {shown!r} is no number.") from None

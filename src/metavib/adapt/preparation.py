@@ -1,0 +1,362 @@
+"""From what a user has to what a model takes, exactly as training did, and predictions back into the user's units.
+
+A run knows how its data was prepared: the columns of its table and how they were standardised, the size and colours of
+its pictures. `Learner.from_run` gives its learner that preparation, so that a user never does it by hand:
+
+* `Rows`, for runs on tables, sinusoids and Gaussian processes: CSV files, data frames (pandas, polars, Arrow),
+  dictionaries, lists of rows, arrays whose columns are in the run's order; all in the table's own units.
+* `Pictures`, for runs on images: files and folders, Pillow images, the bytes of a file, arrays of pixels.
+* `ModelSpace`, for a model without a run: tensors and arrays as they are.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
+from os import PathLike
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from metavib.adapt.prediction import Prediction, RealPrediction
+from metavib.data.archive import SUFFIXES, decode_image, fitted, opaque, read_file
+from metavib.data.folder import folder
+from metavib.data.table import Columns, by_name, from_memory, read_csv, read_text
+from metavib.files import naming
+from metavib.likelihoods import ClassLikelihood, Likelihood
+from metavib.random import seeded
+from metavib.tasks import scaling as scalings
+from metavib.tasks.scaling import Scaling, check_finite
+from metavib.tasks.task import Examples
+from metavib.training import build
+from metavib.training.config import CLASSIFICATION, TABLE, Config
+from metavib.training.protocols.table import scaling
+
+
+class Preparation(ABC):
+    """What is done to a user's data before a model sees it, and to predictions before the user does."""
+
+    @abstractmethod
+    def inputs(self, data: Any) -> Any:
+        """Inputs to predict at, as the model takes them: `(v, *event)`."""
+
+    @abstractmethod
+    def points(self, data: Any) -> tuple[Any, Any]:
+        """Inputs and outputs of a support, as the model takes them: of a pair (x, y), or of data that holds both."""
+
+    @abstractmethod
+    def ids(self, data: Any, column: str | None) -> list[Hashable]:
+        """The task of each row, by the column that names it."""
+
+    @abstractmethod
+    def beside(self, path: Path) -> list[dict[str, Any]]:
+        """What the rows of a file are, to stand beside their predictions."""
+
+    def restore(self, prediction: Prediction) -> Prediction:
+        """A prediction in the units of the data."""
+        return prediction
+
+
+@final
+class ModelSpace(Preparation):
+    """Nothing is done: tensors and arrays are in the model's own space already."""
+
+    def inputs(self, data: Any) -> Any:
+        """Themselves."""
+        return _writable(data)
+
+    def points(self, data: Any) -> tuple[Any, Any]:
+        """A pair (x, y), or what is real of some examples."""
+        if not _is_pair(data):
+            raise TypeError(f"expected a pair (x, y) of inputs and outputs; got {type(data).__name__}.")
+        x, y = _pair(data)
+        return _writable(x), _writable(y)
+
+    def ids(self, data: Any, column: str | None) -> list[Hashable]:
+        """Refused: nothing here has a name."""
+        raise ValueError("arrays have no column of tasks: pass the task of each row, tasks=[...].")
+
+    def beside(self, path: Path) -> list[dict[str, Any]]:
+        """Refused: no file is in the model's own space."""
+        raise ValueError(f"{path}: a model without a run reads no files; pass arrays.")
+
+
+@final
+class Rows(Preparation):
+    """Rows of a table, in its own units.
+
+    Args:
+        features: columns of the inputs.
+        target: column of the outputs.
+        scaling: how inputs and outputs are standardised.
+        likelihood: decides what outputs may be.
+        missing: what is done about missing inputs, one of `metavib.tasks.scaling.MISSING`.
+        task: the column that names the task of a row, where the run had one.
+
+    Example:
+        >>> from metavib.likelihoods import Gaussian
+        >>> scaling = Scaling(scalings.columns([[0.0], [20.0]]), scalings.outputs([100.0, 300.0]))
+        >>> rows = Rows(("hour",), "demand", scaling, Gaussian())
+        >>> x, y = rows.points({"hour": [0.0, 10.0], "demand": [100, 200]})
+        >>> x.tolist(), y.round(decimals=9).tolist()
+        ([[-1.0], [0.0]], [-1.0, 0.0])
+    """
+
+    def __init__(
+        self,
+        features: Sequence[str],
+        target: str,
+        scaling: Scaling,
+        likelihood: Likelihood,
+        *,
+        missing: str = "refuse",
+        task: str = "",
+    ) -> None:
+        self.features, self.target, self.task = tuple(features), target, task
+        self.scaling, self.likelihood, self.missing = scaling, likelihood, missing
+
+    def inputs(self, data: Any) -> Tensor:
+        """Standardised inputs `(v, d)`."""
+        return self._inputs(self._columns(data, None), data)
+
+    def points(self, data: Any) -> tuple[Tensor, Any]:
+        """Standardised inputs and outputs: of rows that hold the target too, or of a pair of rows and outputs."""
+        if _is_pair(data):
+            x, y = _pair(data)
+            return self.inputs(x), self._outputs(_numbers(y, self.target), y)
+        columns = self._columns(data, self.target)
+        if columns.y is None:
+            raise ValueError(
+                f"an array has no column {self.target!r}: pass a pair of inputs and outputs, or a table with both."
+            )
+        return self._inputs(columns, data), self._outputs(columns.y, data)
+
+    def ids(self, data: Any, column: str | None) -> list[Hashable]:
+        """The cells of the task column; that of the run unless another is named."""
+        column = column or self.task
+        if not column:
+            raise ValueError("name the column that holds the task of each row.")
+        if _is_path(data):
+            tasks = read_csv(data, features=self.features, task=column).tasks
+            assert tasks is not None
+            return tasks.tolist()
+        columns = by_name(data)
+        if columns is None or column not in columns:
+            raise ValueError(f"the data have no column {column!r}: pass the task of each row, tasks=[...].")
+        return np.asarray(columns[column]).tolist()
+
+    def beside(self, path: Path) -> list[dict[str, Any]]:
+        """All cells of each row, those of the inputs as numbers."""
+        numbers = [[None if v != v else v for v in x] for x in self._columns(path, None).x.tolist()]
+        return [row | dict(zip(self.features, x, strict=True)) for row, x in zip(read_text(path), numbers, strict=True)]
+
+    def restore(self, prediction: Prediction) -> Prediction:
+        """In the units of the target; probabilities have none."""
+        return prediction.restored(self.scaling.y) if isinstance(prediction, RealPrediction) else prediction
+
+    def _columns(self, data: Any, target: str | None) -> Columns:
+        if _is_path(data):
+            return read_csv(data, features=self.features, target=target)
+        return from_memory(data, features=self.features, target=target)
+
+    def _inputs(self, columns: Columns, source: Any) -> Tensor:
+        with _naming(source):
+            check_finite(columns.x, names=self.features, missing=self.missing)
+        return self.scaling.x.standardise(torch.tensor(columns.x))
+
+    def _outputs(self, y: np.ndarray, source: Any) -> Tensor:
+        values = torch.tensor(y)
+        with _naming(source):
+            if isinstance(self.likelihood, ClassLikelihood):
+                if bool(((values != 0) & (values != 1)).any()):
+                    name = type(self.likelihood).__name__
+                    raise ValueError(f"column {self.target!r} must hold 0 and 1 under a {name} likelihood.")
+                return values.long()
+            try:
+                self.likelihood.check(values)
+            except ValueError as error:
+                raise ValueError(f"column {self.target!r}: {error}") from error
+        return self.scaling.y.standardise(values)
+
+
+@final
+class Pictures(Preparation):
+    """Pictures of any kind, brought to the network's size and normalised as in training.
+
+    A picture may be the path of a file, the bytes of one, a Pillow image, or an array of pixels: `(H, W)`, `(H, W, C)`
+    or `(C, H, W)`, of uint8 or of floats from 0 to 1. Several are a list of them, a folder (which is searched to its
+    depths), or one array `(n, C, H, W)` or `(n, H, W, C)`. All forms of the same picture give the same predictions.
+
+    Args:
+        config: of the run.
+    """
+
+    def __init__(self, config: Config) -> None:
+        from metavib.training.protocols.classification import evaluation_transform, stored_size
+
+        # The readers of these take a whole picture to the network's size; the others leave a margin, which is cut off.
+        whole = config.tasks.name in ("glyphs", "augmented-omniglot")
+        self.channels, self.stored = config.tasks.channels, config.tasks.size if whole else stored_size(config.tasks)
+        self._transform = evaluation_transform(config.tasks)
+
+    def inputs(self, data: Any) -> Tensor:
+        """Pictures as the network takes them."""
+        return self._transformed(self._pixels(data))
+
+    def points(self, data: Any) -> tuple[Tensor, list[Hashable]]:
+        """Pictures and labels: of a pair, of a dictionary from labels to pictures, or of a folder of class folders."""
+        if _is_path(data):
+            found = folder(data, size=self.stored, channels=self.channels)
+            return self._transformed(found.images), [found.names[i] for i in found.labels.tolist()]
+        if isinstance(data, Mapping):
+            parts = {label: self._pixels(pictures) for label, pictures in data.items()}
+            return self._transformed(torch.cat(list(parts.values()))), [k for k, p in parts.items() for _ in p]
+        if not _is_pair(data):
+            raise TypeError(
+                "expected a pair of pictures and labels, a dictionary from labels to pictures, or a folder of class "
+                f"folders; got {type(data).__name__}."
+            )
+        x, y = _pair(data)
+        return self.inputs(x), y
+
+    def ids(self, data: Any, column: str | None) -> list[Hashable]:
+        """Refused: pictures have no columns."""
+        raise ValueError("pictures have no column of tasks: pass the task of each picture, tasks=[...].")
+
+    def beside(self, path: Path) -> list[dict[str, Any]]:
+        """The name of each file."""
+        return [{"query": f.name if path.is_file() else str(f.relative_to(path))} for f in picture_files(path)]
+
+    def _transformed(self, pixels: Tensor) -> Tensor:
+        return self._transform(pixels, seeded(0))
+
+    def _pixels(self, data: Any) -> Tensor:
+        """Pictures as training stored them: uint8 `(n, C, side, side)`."""
+        if isinstance(data, Tensor):
+            data = data.detach().cpu().numpy()
+        if _is_path(data):
+            data = picture_files(Path(data))
+        elif isinstance(data, Image.Image | bytes):
+            data = [data]
+        elif isinstance(data, np.ndarray):
+            data = _split(data, self.channels)
+        elif not isinstance(data, Sequence):
+            raise TypeError(f"expected pictures: paths, Pillow images or arrays of pixels; got {type(data).__name__}.")
+        pictures = [self._picture(one, i) for i, one in enumerate(data)]
+        empty = np.zeros((0, self.channels, self.stored, self.stored), np.uint8)
+        return torch.as_tensor(np.stack(pictures) if pictures else empty)
+
+    def _picture(self, one: Any, i: int) -> np.ndarray:
+        options: Any = {"size": self.stored, "keep_aspect": True}
+        if _is_path(one):
+            path = Path(one)
+            if not path.is_file():
+                raise FileNotFoundError(f"there is no picture {path}.")
+            return decode_image(read_file(path), name=str(path), channels=self.channels, **options)
+        if isinstance(one, bytes):
+            return decode_image(one, name=f"picture {i + 1}", channels=self.channels, **options)
+        with naming(f"picture {i + 1}"):
+            image = one if isinstance(one, Image.Image) else Image.fromarray(_eight_bits(_channels_last(one)))
+            return fitted(opaque(image, self.channels), **options)
+
+
+def of_run(config: Config) -> Preparation:
+    """What the run of a config did to its data."""
+    name, table = config.tasks.name, config.tasks.table
+    if name in CLASSIFICATION:
+        return Pictures(config)
+    likelihood = build.likelihood(config)
+    if name == TABLE:
+        columns: Any = {"missing": table.missing, "task": table.task}
+        return Rows(table.features, table.target, scaling(table), likelihood, **columns)
+    return Rows(("x",), "y", Scaling(scalings.unscaled(1), scalings.as_they_are()), likelihood)
+
+
+def picture_files(path: Path) -> list[Path]:
+    """A picture, or all pictures below a folder."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    if not files:
+        raise FileNotFoundError(f"{path}: no pictures found ({', '.join(SUFFIXES)}).")
+    return files
+
+
+# What the data may be
+
+
+def _is_path(data: Any) -> bool:
+    return isinstance(data, str | PathLike)
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, Examples) or (isinstance(data, tuple) and len(data) == 2)
+
+
+def _pair(data: Any) -> tuple[Any, Any]:
+    if not isinstance(data, Examples):
+        return data
+    if data.mask.ndim != 1:
+        raise ValueError(f"a learner adapts to one task, y (n,); got y {tuple(data.y.shape)}. Adapt to each alone.")
+    return data.x[data.mask], data.y[data.mask]
+
+
+def _writable(values: Any) -> Any:
+    """The same values; a copy of an array that must not be written to, of which PyTorch would warn."""
+    locked = isinstance(values, np.ndarray) and not values.flags.writeable
+    return values.copy() if locked else values
+
+
+def _naming(source: Any) -> Any:
+    """Errors about a file name it."""
+    return naming(source) if _is_path(source) else nullcontext()
+
+
+def _numbers(y: Any, column: str) -> np.ndarray:
+    x = from_memory({column: y.cpu() if isinstance(y, Tensor) else y}, features=(column,)).x
+    check_finite(x, names=(column,))
+    return x[:, 0]
+
+
+# Arrays of pixels
+
+
+def _split(pixels: np.ndarray, channels: int) -> list[np.ndarray]:
+    """One array as a list of pictures, for a model of so many channels."""
+    shape = pixels.shape
+    if pixels.ndim == 2 or (pixels.ndim == 3 and (shape[-1] in (1, 3, 4) or shape[0] in (1, channels))):
+        return [pixels]
+    if pixels.ndim == 3 and shape[0] in (3, 4):
+        raise ValueError(
+            f"an array {shape} may be {shape[0]} grey pictures, or one of {shape[0]} channels: pass (n, C, H, W)."
+        )
+    if pixels.ndim in (3, 4):
+        return list(pixels)
+    raise ValueError(f"expected pictures (H, W), (H, W, C), (n, C, H, W) or (n, H, W, C); got {shape}.")
+
+
+def _channels_last(one: Any) -> np.ndarray:
+    """One picture as `(H, W)` or `(H, W, C)`."""
+    pixels = np.asarray(one.detach().cpu() if isinstance(one, Tensor) else one)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4):
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim == 3 and pixels.shape[-1] == 1:
+        pixels = pixels[..., 0]
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] not in (3, 4)) or not pixels.size:
+        raise ValueError(f"expected pixels (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; got {pixels.shape}.")
+    return pixels
+
+
+def _eight_bits(pixels: np.ndarray) -> np.ndarray:
+    """Pixels from 0 to 255, from whole numbers in that range or from floats between 0 and 1."""
+    if pixels.dtype == np.uint8:
+        return np.ascontiguousarray(pixels)
+    kind, low, high = pixels.dtype.kind, pixels.min(), pixels.max()
+    largest = {"f": 1, "b": 1, "i": 255, "u": 255}.get(kind)
+    if largest is None or not 0 <= low <= high <= largest:
+        raise ValueError(
+            "pixels are whole numbers from 0 to 255 or floats from 0 to 1, before any normalisation; got "
+            f"{pixels.dtype} from {low} to {high}."
+        )
+    return np.ascontiguousarray(np.rint(pixels * (255.0 / largest)).astype(np.uint8))
