@@ -22,9 +22,9 @@ types: $(READY)
 check: lint types test
 
 # Every table and figure of the paper in a tiny version, on built-in data: two minutes.
-FIGURES := table-1 figure-2 table-2 omniglot augmented-omniglot beta shots inner-steps calibration improved-sinusoid improved-photographs starts crops rates lengths glyphs
+STUDIES := table-1 figure-2 table-2 calibration omniglot augmented-omniglot beta shots inner-steps glyphs
 quick: $(READY)
-	set -e; for name in $(FIGURES); do $(BIN)/python -m reproduction make $$name --quick --quiet --out runs/quick; done
+	set -e; for name in $(STUDIES); do $(BIN)/python -m reproduction $$name --quick --quiet; done
 
 # Against other libraries, beside which nothing else should run: a quarter of an hour.
 benchmark: $(READY)

@@ -34,6 +34,10 @@ class Estimate(NamedTuple):
         sd: standard deviation between trainings; None where there is one training, or none is published.
         trainings: their number.
         ci95: half-width of the 95% interval over the test tasks of one training; None where not known.
+
+    Example:
+        >>> over_trainings([70.0, 72.0])
+        Estimate(mean=71.0, sd=1.4142135623730951, trainings=2, ci95=None)
     """
 
     mean: float
@@ -84,6 +88,11 @@ class Cell(NamedTuple):
         paper_digits: of the paper's; as many as ours unless told.
         lower: whether less is better.
         interval: whether the ± of several trainings is the 95% interval of their mean, rather than their SD.
+
+    Example:
+        >>> cell = Cell("cub/maml-1", over_trainings([60.0, 62.0]), published(56.11, sd=0.69, trainings=3))
+        >>> cell.text, cell.paper_text, cell.difference_text
+        ('61.00 ± 1.41 (2 trainings)', '56.11 ± 0.69', '+4.5 ▲')
     """
 
     key: str

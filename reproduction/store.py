@@ -14,7 +14,7 @@ Whoever adds a field to the config adds it to `defaults.json` too, with the valu
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,7 @@ def read(path: Path) -> Records:
     """
     if not path.exists():
         return {}
-    defaults = _defaults()
-    found = {}
+    defaults, found = _defaults(), {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             line = json.loads(text)
@@ -51,7 +50,7 @@ def read(path: Path) -> Records:
             raise ValueError(
                 f"{path}, line {number} is not the record of a run, which has at least {', '.join(sorted(NEEDED))}."
             )
-        config = _overlaid(defaults, _renamed(line["config"]))
+        config = _nested(defaults | _flat(line["config"]))
         found[line["name"]] = line | {"config": config, "validation": _pairs(line["validation"])}
     return {name: found[name] for name in sorted(found)}
 
@@ -70,10 +69,12 @@ def add(path: Path, records: Iterable[Record]) -> None:
 
 def line(record: Record) -> str:
     """The line of a record: its config as the difference from the frozen defaults, its validations without steps."""
-    stored = {"name": record["name"], "variant": record["variant"]}
-    stored |= {key: value for key, value in record.items() if key not in ("evaluation", "validation")}
-    stored |= {"validation": _rule(record["validation"]), "evaluation": record["evaluation"]}
-    return json.dumps(stored | {"config": _difference(_defaults(), record["config"])}, separators=(",", ":"))
+    defaults = _defaults()
+    differs = {key: value for key, value in _flat(record["config"]).items() if defaults.get(key, ...) != value}
+    first = {"name": record["name"], "variant": record["variant"], "config": _nested(differs)}
+    rest = {key: value for key, value in record.items() if key not in (*first, "validation", "evaluation")}
+    last = {"validation": _rule(record["validation"]), "evaluation": record["evaluation"]}
+    return json.dumps(first | rest | last, separators=(",", ":"))
 
 
 def config(record: Record) -> Config | None:
@@ -82,68 +83,37 @@ def config(record: Record) -> Config | None:
     A field that was dropped since counts for nothing as long as it has the frozen default: what the code did then is
     all that it does today.
     """
+    defaults, today = _defaults(), _flat(to_dict(Config()))
+    values = {key: v for key, v in _flat(record["config"]).items() if key in today or defaults.get(key, ...) != v}
     try:
-        return from_dict(Config, _known(to_dict(Config()), record["config"], _defaults()))
+        return from_dict(Config, _nested(values))
     except ValueError:
         return None
 
 
 def _defaults() -> dict[str, Any]:
-    return _renamed(read_json(DEFAULTS))
+    return _flat(read_json(DEFAULTS))
 
 
-def _difference(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields whose value is not the default, in sections where they are."""
-    found = {}
+def _flat(values: dict[str, Any], section: str = "") -> dict[str, Any]:
+    """The fields of a config by their names of today, with their sections: `{"model.width": 64}`."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict):
-            if inside := _difference(defaults.get(key, {}), value):
-                found[key] = inside
-        elif key not in defaults or defaults[key] != value:
-            found[key] = value
+        name = f"{section}{key}"
+        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {RENAMES.get(name, name): value}
     return found
 
 
-def _overlaid(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults, with the values in their place."""
-    merged = dict(defaults)
-    for key, value in values.items():
-        merged[key] = _overlaid(merged.get(key, {}), value) if isinstance(value, dict) else value
-    return merged
-
-
-def _known(today: Mapping[str, Any], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without those that the config of today does not have and that are the default."""
-    kept = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and isinstance(today.get(key, {}), dict):
-            inside = _known(today.get(key, {}), value, defaults.get(key, {}))
-            if inside or key in today:
-                kept[key] = inside
-        elif key in today or key not in defaults or defaults[key] != value:
-            kept[key] = value
-    return kept
-
-
-def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same fields under the names of today."""
-    flat = dict(_leaves(values))
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, each section a dictionary of its own."""
     nested: dict[str, Any] = {}
-    for dotted, value in flat.items():
-        *sections, last = RENAMES.get(dotted, dotted).split(".")
+    for name, value in flat.items():
+        *sections, last = name.split(".")
         place = nested
         for section in sections:
             place = place.setdefault(section, {})
         place[last] = value
     return nested
-
-
-def _leaves(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{section}{key}.")
-        else:
-            yield f"{section}{key}", value
 
 
 def _rule(pairs: list[list[float]]) -> Any:

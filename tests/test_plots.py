@@ -10,7 +10,7 @@ from metavib.random import seeded
 from metavib.show import plots
 from metavib.tasks.task import Examples, Task
 from metavib.training import build
-from reproduction import plots as curves
+from reproduction import figures
 
 
 def metric(mean: float, **more) -> dict:
@@ -76,9 +76,9 @@ def test_a_dirac_has_no_rate_to_draw_and_accuracies_are_named():
 def test_error_against_beta_is_in_the_order_of_beta():
     def run(beta: float, mse: float) -> dict:
         rows = [{"shots": k, "metrics": {"mse": metric(mse * k, ci95_over_repeats=0.01)}} for k in (5, 10)]
-        return {"config": {"train": {"beta": beta}}, "evaluation": {"rows": rows}}
+        return {"config": {"train": {"beta": beta}, "tasks": {"name": "sinusoid"}}, "evaluation": {"rows": rows}}
 
-    figure = curves.beta_curve({"b": run(1.0, 0.1), "a": run(0.01, 0.3)})
+    figure = figures.beta({"b": run(1.0, 0.1), "a": run(0.01, 0.3)})
     (ax,) = figure.axes
     assert np.allclose(drawn(ax)[0], [[0.01, 1.5], [1.0, 0.5]])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["K = 5", "K = 10"]

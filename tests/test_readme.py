@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from reproduction import store
-from reproduction.reproduce import REPRODUCTIONS, recorded
+from reproduction.make import recorded
+from reproduction.report import readme_table
+from reproduction.studies import STUDIES
+from reproduction.study import SEEDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,35 +36,19 @@ def test_the_example_is_twenty_lines() -> None:
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
 
 
-@pytest.mark.parametrize("name", ["table-1", "table-2", "glyphs"])
-def test_the_tables_shown_are_those_of_the_records(name) -> None:
-    """Every row of a results table that the README shows stands in that results folder's own table."""
-    shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- end -->", README, re.DOTALL)
-    assert shown, f"the README shows no {name}"
-    recorded = (ROOT / "results" / name / "README.md").read_text(encoding="utf-8")
-    rows = [line for line in shown.group(1).splitlines() if line.startswith("|")]
-    assert rows
-    assert all(row in recorded.splitlines() for row in rows)
+def test_the_table_of_results_shown_is_that_of_the_records() -> None:
+    """Where the README has one, between its marks."""
+    shown = re.search(r"<!-- results -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    assert shown is None or shown.group(1) == readme_table()
 
 
-def records_of(name: str) -> store.Records:
-    """The records of a reproduction: its own, or those of the one it shows the records of."""
-    return store.read(store.FOLDER / f"{REPRODUCTIONS[name].of or name}.jsonl")
-
-
-def on_record() -> list[str]:
-    """What is made from records alone, where there are any."""
-    return [name for name, entry in REPRODUCTIONS.items() if records_of(name) and not entry.weights]
-
-
-@pytest.mark.parametrize("name", on_record())
-def test_the_results_on_record_are_those_of_the_recipes(name, tmp_path) -> None:
-    """Each record's config is the one its command would run today, and the table beside it is made from the records."""
-    found, configs = records_of(name), REPRODUCTIONS[name].every()
-    assert found and set(found) <= set(configs)
-    assert all(recorded(found, key, configs[key]) for key in found)
-    text = REPRODUCTIONS[name].show({key: found[key] for key in configs if key in found}, tmp_path)
-    assert (ROOT / "results" / name / "README.md").read_text(encoding="utf-8") == text + "\n"
+@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if not study.models])
+def test_the_results_on_record_are_those_of_the_recipes(name) -> None:
+    """Each record's config and variant are those its command would run today."""
+    study = STUDIES[name]
+    found, runs = store.read(store.FOLDER / study.book), study.runs(SEEDS)
+    assert found and set(found) <= set(runs)
+    assert all(recorded(found, key, runs[key].config) and found[key]["variant"] == runs[key].variant for key in found)
 
 
 def test_the_speeds_told_are_those_on_record():

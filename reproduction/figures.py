@@ -1,6 +1,7 @@
-"""Figures of many runs: curves over a setting, ours beside the paper's, reliability of every row."""
+"""Figures of many runs: scores against a setting, our numbers beside the paper's, how sure every method is."""
 
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -9,39 +10,38 @@ from matplotlib.figure import Figure
 
 from metavib.show import plots
 from metavib.show.plots import COLOURS, MEAN, STYLE
+from metavib.training import checkpoint
+from metavib.training.run_folder import LAST
+from reproduction import curves
 from reproduction.compare import Cell
-from reproduction.grids import Grid, curves
-from reproduction.grids.grid import EXPERIMENTS, MAIN_TABLE, by_cell, by_experiment, ordered, title
+from reproduction.store import Records
+from reproduction.tables import EXPERIMENTS, by_experiment, by_line, shots, table_2, title
 
 
-def beta_curve(records: dict[str, Any]) -> Figure:
+def beta(records: Records) -> Figure:
     """Scores against beta, a panel for each experiment and score, a line for each number of shots."""
     panels = [(e, group, score) for e, group in by_experiment(records).items() for score in curves.scores(group)]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1 + 3.6 * min(2, len(panels)), 0.4 + 2.8 * -(-len(panels) // 2)))
         axes = figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False).flat
         for ax, (experiment, group, score) in zip(axes, panels, strict=True):
-            for i, (shots, curve) in enumerate(curves.beta_curves(group, score).items()):
+            for i, (k, curve) in enumerate(curves.beta_curves(group, score).items()):
                 x, mean, half = _points(curve)
-                ax.errorbar(x, mean, half, fmt="o-", ms=3, lw=1.2, capsize=2, color=COLOURS[i], label=f"K = {shots}")
-            ax.set(
-                xscale="log",
-                xlabel="beta",
-                ylabel=curves.SCORES[score][0],
-                title=EXPERIMENTS.get(experiment, experiment),
-            )
+                ax.errorbar(x, mean, half, fmt="o-", ms=3, lw=1.2, capsize=2, color=COLOURS[i], label=f"K = {k}")
+            name, label = EXPERIMENTS.get(experiment, experiment), curves.SCORES[score][0]
+            ax.set(xscale="log", xlabel="beta", ylabel=label, title=name)
             ax.set_yscale("log" if score == "mse" else "linear")
             ax.legend(frameon=False)
     return figure
 
 
-def shots_curve(records: dict[str, Any]) -> Figure:
-    """Accuracy against the number of shots at test, a line a method with its 95% band, a panel a training."""
+def tested_shots(records: Records) -> Figure:
+    """Accuracy against the number of shots at test, a line for each method with its 95% band."""
     return _tested(records, "shots", "shots K at test")
 
 
-def inner_steps_curve(records: dict[str, Any]) -> Figure:
-    """Accuracy against the number of inner steps at test, a line a method with its 95% band, a panel a training.
+def inner_steps(records: Records) -> Figure:
+    """Accuracy against the number of inner steps at test, a line for each method with its 95% band.
 
     Heights are those of the logarithm of the errors: MAML without a step is at chance, and all else is near 100 %.
     """
@@ -53,17 +53,18 @@ def inner_steps_curve(records: dict[str, Any]) -> Figure:
     return figure
 
 
-def _tested(records: dict[str, Any], varied: str, label: str) -> Figure:
+def _tested(records: Records, varied: str, label: str) -> Figure:
+    """A panel for each number of shots in training."""
     panels = curves.by_training(records)
     colours: dict[str, Any] = {}  # a method has one colour in all panels
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1 + 4.2 * len(panels), 4.2))
         for ax, (name, group) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True):
             score = curves.scores(group)[0]
-            for row, curve in curves.tested_curves(group, varied, score).items():
-                colour = colours.setdefault(row, COLOURS[len(colours) % len(COLOURS)])
+            for line, curve in curves.tested_curves(group, varied, score).items():
+                colour = colours.setdefault(line, COLOURS[len(colours) % len(COLOURS)])
                 x, mean, half = _points(curve)
-                ax.plot(x, mean, "o-", ms=2.5, lw=1.4, color=colour, label=row)
+                ax.plot(x, mean, "o-", ms=2.5, lw=1.4, color=colour, label=line)
                 low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
                 ax.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
             ax.set(xlabel=label, ylabel=curves.SCORES[score][0], title=name)
@@ -74,19 +75,19 @@ def _tested(records: dict[str, Any], varied: str, label: str) -> Figure:
 
 
 def _points(curve: curves.Curve) -> tuple[list[float], list[float], list[float]]:
-    """Where a curve's points lie, and the half-widths of their intervals."""
+    """Where the points of a curve lie, and the half-widths of their intervals."""
     return list(curve), [p.mean for p in curve.values()], [p.interval or 0.0 for p in curve.values()]
 
 
-def comparison(tables: list[Grid]) -> Figure:
-    """Our numbers and the paper's, a panel a column, a line a method; bars are 95% intervals of the means."""
+def comparison(records: Records) -> Figure:
+    """Table 2 as a figure: a panel for each column that was run, a line for each method, bars are 95% intervals."""
     panels = []
-    for grid in tables:
+    for grid in table_2(records):
         for i, head in enumerate(grid.header[1:]):
             column = {row.label: row.cells[i] for row in grid.rows}
             cells = {label: c for label, c in column.items() if isinstance(c, Cell) and (c.ours or c.paper)}
             if any(c.ours for c in cells.values()):
-                panels.append((f"{grid.title}, {head}".removeprefix(", "), cells))
+                panels.append((f"{grid.title}, {head}", cells))
     columns = min(2, len(panels))
     lines = max((len(cells) for _, cells in panels), default=1)
     with matplotlib.rc_context(STYLE):
@@ -112,14 +113,23 @@ def comparison(tables: list[Grid]) -> Figure:
     return figure
 
 
-def _panels(records: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The metrics of the trainings of each row and number of shots, in the order of the paper's table."""
-    found = {key: [r["evaluation"]["rows"][0]["metrics"] for r in runs] for key, runs in by_cell(records).items()}
-    rows = ordered((row for row, _ in found), list(MAIN_TABLE))
-    keys = sorted(found, key=lambda key: (key[1], rows.index(key[0])))
-    return {f"{title(row)}, {shots}-shot": found[row, shots] for row, shots in keys}
+def reliability(records: Records) -> Figure:
+    """Accuracy against confidence, a panel for each line and a curve for each training.
+
+    Of several experiments it is the one with the most runs.
+    """
+    group = max(by_experiment(records).values(), key=len)
+    panels = {}
+    for k in sorted({shots(record) for record in group.values()}):
+        for line, found in by_line(group).items():
+            if runs := [record["evaluation"]["rows"][0]["metrics"] for record in found if shots(record) == k]:
+                panels[f"{title(*line)}, {k}-shot"] = runs
+    return plots.reliability(panels)
 
 
-def reliability(records: dict[str, Any]) -> Figure:
-    """Accuracy against confidence, a panel a row and a line a training."""
-    return plots.reliability(_panels(records))
+def predictions(run: Path) -> Figure | None:
+    """Figure 2: the predictions of a trained model on one task with 1 to 7 points; None where there is no model."""
+    if not (run / LAST).exists():
+        return None
+    saved = checkpoint.load(run / LAST)
+    return plots.predictions(checkpoint.restore_model(saved), saved.config)
