@@ -404,6 +404,54 @@ def test_n_far_above_m_keeps_its_precision_in_float32() -> None:
     assert_close(kl.double(), kl64, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize(
+    "kernel", [kernels.Linear, kernels.Cosine, kernels.RBF, kernels.Matern32], ids=lambda k: k.__name__
+)
+@given(
+    different=st.integers(1, 8),
+    copies=st.integers(1, 6),
+    size=st.sampled_from([1e-3, 1.0, 30.0, 100.0, 1000.0]),
+    s=st.sampled_from([1e-3, 0.1, 20.0]),
+    outscale=st.sampled_from([1.0, 100.0]),
+    M=st.sampled_from([2, 8, 64]),
+    seed=st.integers(0, 9999),
+)
+def test_hostile_tasks_in_float32_are_as_in_float64(kernel, different, copies, size, s, outscale, M, seed) -> None:
+    """Copies of points with contradictory targets, features and out-scales far larger than the site variances.
+
+    Marginals are asked for at the support, where the variance is all but explained away, and elsewhere.
+    """
+    if issubclass(kernel, kernels.Stationary):
+        size = min(size, 1.0)  # in lengthscales: beyond a few of them points have nothing to do with each other
+    rng = np.random.default_rng(seed)
+    phi = np.tile(size * rng.normal(size=(different, M)), (copies, 1)).astype(np.float32)
+    target = rng.choice([-20.0, 20.0], (different * copies, 3))
+    elsewhere = (size * rng.normal(size=(4, M))).astype(np.float32)
+
+    def run(dtype: torch.dtype) -> list[Tensor]:
+        x, x_v = torch.as_tensor(phi, dtype=dtype), torch.as_tensor(np.concatenate([phi, elsewhere]), dtype=dtype)
+        sites = Sites(torch.as_tensor(target, dtype=dtype), torch.full((len(phi),), s, dtype=dtype))
+        q = posterior(kernel(scale=outscale).to(dtype), x, torch.ones(len(phi), dtype=torch.bool), sites)
+        results = [q.kl(), q.log_evidence(), *q.marginals(x_v)]
+        assert all(r.dtype == dtype for r in results)
+        return [r.detach().double() for r in results]
+
+    for found, exact in zip(run(torch.float32), run(torch.float64), strict=True):
+        assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_what_float32_could_not_tell() -> None:
+    """Ten copies each of four points with contradictory targets: 14.7 for 16.5, and a quadratic form of -3.3."""
+    rng = np.random.default_rng(0)
+    phi = np.tile(rng.normal(size=(4, 4)), (10, 1))
+    target, s = rng.choice([-1.0, 1.0], (40, 1)), np.full(40, 1e-3)
+    exact = oracles.kl_sites(oracles.pairwise(oracles.linear(), phi, phi), target, s)
+    x = torch.as_tensor(phi, dtype=torch.float32)
+    k = kernels.Linear()
+    sites = Sites(torch.as_tensor(target, dtype=torch.float32), torch.as_tensor(s, dtype=torch.float32))
+    assert_close(Dual(k, k.embed(x), torch.ones(40, dtype=torch.bool), sites).kl().item(), exact, rtol=1e-5, atol=0)
+
+
 def test_all_zero_features_learn_nothing() -> None:
     """k = 0 everywhere: mean 0, variance 0, KL 0, evidence that of the sites alone."""
     p = Problem(3, 2, 4, 2, 0)

@@ -44,7 +44,8 @@ class GPEncoder(Encoder):
         if support.size > PART and not torch.is_grad_enabled() and self.obstacle(prior, likelihood) is None:
             assert isinstance(prior.kernel, ExplicitKernel)
             memory = self.memory(support, prior, likelihood, weights=weights, part=PART)
-            return Encoding(Primal(prior.kernel, memory), prior.features_of(query, weights))
+            phi_v = prior.features_of(query, weights)
+            return Encoding(Primal(prior.kernel, memory, dtype=phi_v.dtype), phi_v)
         phi_t, phi_v = prior.features(support, query, weights)
         sites = self.sites(phi_t, support.y, support.mask, likelihood)
         return Encoding(posterior(prior.kernel, phi_t, support.mask, sites), phi_v)
@@ -70,7 +71,7 @@ class GPEncoder(Encoder):
             likelihood: p(y | f).
             part: points of a task in a part.
             weights: stand in for the prior's where given.
-            dtype: of the sums; that of the features where None.
+            dtype: of features and sites before they are summed up; their own where None. Sums are in float64.
             by_class: a column is the sum over the points of its class alone, as a `TaskMemory` keeps it.
         """
         memory = None

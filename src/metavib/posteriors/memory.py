@@ -63,15 +63,16 @@ class Memory(NamedTuple):
 
 
 def memorise(z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites) -> Memory:
-    """The memory of some points."""
-    z = z * mask.unsqueeze(-1)
-    weighted = z / sites.s.unsqueeze(-1)
+    """The memory of some points, in float64 whatever they are in: sums of many large numbers stay exact."""
+    m, s = sites.m.double(), sites.s.double()
+    z = z.double() * mask.unsqueeze(-1)
+    weighted = z / s.unsqueeze(-1)
     return Memory(
         A=weighted.mT @ z,
-        b=weighted.mT @ sites.m,
-        c=(sites.m.square() / sites.s.unsqueeze(-1)).sum(-2),
-        l=sites.s.log().sum(-1),
-        n=mask.sum(-1).to(z.dtype),
+        b=weighted.mT @ m,
+        c=(m.square() / s.unsqueeze(-1)).sum(-2),
+        l=s.log().sum(-1),
+        n=mask.sum(-1).double(),
     )
 
 
