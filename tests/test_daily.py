@@ -141,7 +141,14 @@ def test_update_is_adapting_to_all_and_forget_takes_it_back(home, tmp_path, kind
         values(predicted(tmp_path / "less.safetensors", source / "query.csv")), before, rtol=1e-3
     )
     np.testing.assert_array_equal(values(predicted(state, source / "query.csv")), after)  # --out left it alone
-    assert state.stat().st_size == (tmp_path / "all.safetensors").stat().st_size
+    few = state.stat().st_size
+    for command in (
+        ["adapt", source / "run", "--support", source / "all.csv"],
+        ["update", state, "--points", source / "all.csv"],
+    ):
+        done(*command, "--out", tmp_path / f"{command[0]}.safetensors", "--sums")
+    sizes = {(tmp_path / f"{name}.safetensors").stat().st_size for name in ("adapt", "update")}
+    assert len(sizes) == 1 and few < sizes.pop()  # sums take as much room after 13 points as after 26
 
 
 def test_every_form_of_output_says_the_same(home, tmp_path):
@@ -174,6 +181,67 @@ def test_columns_may_come_in_any_order_with_others_between(place):
     found = predicted(state, place / "other.csv")
     assert alone(found) == alone(predicted(state, place / "query.csv"))
     assert list(found[0])[:5] == ["query", "note", "temperature", "demand", "hour"] and found[0]["demand"] == "?"
+
+
+# Many tasks in one file
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_a_table_of_many_tasks_is_adapted_to_at_once(home, tmp_path, kind):
+    """Each row comes back as its own task predicts it, with how much is known of that task; 0 for one never seen."""
+    run, tasks, cities = home / kind / "run", tmp_path / "tasks.safetensors", (100, 101, 102)
+    rows = {seed: task_rows(kind, seed, 20) for seed in (*cities, 103)}
+    known = {100: 8, 101: 3, 102: 15}
+    write(tmp_path / "s.csv", HEADER, [row for seed, n in known.items() for row in rows[seed][:n]])
+    asked = [row[:3] for i in range(15, 20) for seed in rows for row in [rows[seed][i]]]  # one of each city in turn
+    write(tmp_path / "q.csv", ["id", *HEADER[:3]], [[f"row {i}", *row] for i, row in enumerate(asked)])
+    assert "3 tasks, 26 points" in done("adapt", run, "--support", tmp_path / "s.csv", "--task", "city", "--out", tasks)
+    found = predicted(tasks, tmp_path / "q.csv")
+    assert [row["id"] for row in found] == [f"row {i}" for i in range(20)]
+    assert [row["city"] for row in found] == [row[0] for row in asked]
+    assert [row["support"] for row in found] == [8, 3, 15, 0] * 5
+    for i, seed in enumerate(cities):
+        write(tmp_path / "one.csv", HEADER, rows[seed][: known[seed]])
+        write(tmp_path / "own.csv", HEADER[:3], asked[i::4])
+        done("adapt", run, "--support", tmp_path / "one.csv", "--out", tmp_path / "one.safetensors")
+        alone = values(predicted(tmp_path / "one.safetensors", tmp_path / "own.csv"))
+        np.testing.assert_allclose(values(found[i::4]), alone, rtol=1e-4, atol=1e-6)
+    prior = Learner.from_run(run).adapt(([], [])).predict([[row[1], row[2]] for row in asked[3::4]])
+    numbers = [[v for v in row.values() if isinstance(v, float)] for row in prior.rows()]
+    np.testing.assert_allclose(values(found[3::4]), numbers, rtol=1e-4, atol=1e-6)
+
+    write(tmp_path / "more.csv", HEADER, [*rows[101][3:8], *rows[103][:2]])
+    assert "4 tasks, 33 points" in done("update", tasks, "--points", tmp_path / "more.csv")
+    assert [row["support"] for row in predicted(tasks, tmp_path / "q.csv")] == [8, 8, 15, 2] * 5
+    done("update", tasks, "--points", tmp_path / "more.csv", "--forget", "--sums")
+    again = predicted(tasks, tmp_path / "q.csv")
+    assert [row["support"] for row in again] == [8, 3, 15, 0] * 5
+    np.testing.assert_allclose(values(again), values(found), rtol=1e-3, atol=1e-5)
+    assert "x" not in files.read_tensors(tasks)[0]  # sums alone
+
+
+def test_many_tasks_are_refused_where_there_is_one_and_the_other_way_round(home, place):
+    run, state = home / "gaussian" / "run", place / "task.safetensors"
+    assert "holds one task" in refused("predict", state, "--query", place / "query.csv", "--task", "city")
+    message = refused("adapt", run, "--support", place / "support.csv", "--task", "town", "--out", state)
+    assert "'town'" in message and str(place / "support.csv") in message
+    done("adapt", run, "--support", place / "support.csv", "--task", "city", "--out", place / "tasks.safetensors")
+    write(place / "q.csv", HEADER[1:3], [[3.0, 280.0]])  # which city?
+    assert "'city'" in refused("predict", place / "tasks.safetensors", "--query", place / "q.csv")
+
+
+def test_a_run_named_from_one_folder_is_found_from_another(home, place, monkeypatch):
+    """Relative paths: of the run, and of the file."""
+    shutil.copytree(home / "gaussian" / "run", place / "run")
+    monkeypatch.chdir(place)
+    done("adapt", "run", "--support", "support.csv", "--out", "t.safetensors")
+    wanted = predicted(Path("t.safetensors"), Path("query.csv"))
+    (place / "deeper").mkdir()
+    monkeypatch.chdir(place / "deeper")
+    assert predicted(Path("../t.safetensors"), Path("../query.csv")) == wanted
+    shutil.move(place / "run", place / "deeper" / "run")
+    assert "--run" in refused("predict", "../t.safetensors", "--query", "../query.csv")
+    assert predicted(Path("../t.safetensors"), Path("../query.csv"), "--run", "run") == wanted
 
 
 # What is refused, and what it leaves behind.

@@ -178,6 +178,19 @@ def test_a_new_class_joins_by_an_update_and_leaves_by_forgetting(album, tmp_path
     np.testing.assert_allclose(values(again), values(before), atol=1e-3)
 
 
+def test_a_class_that_is_named_and_has_no_pictures_stays_possible(album, tmp_path):
+    state = tmp_path / "task.safetensors"
+    (tmp_path / "one").mkdir()
+    shutil.copytree(album / "support" / "ant", tmp_path / "one" / "ant")
+    assert "3 points, classes ant, bee" in done(
+        "adapt", album / "run", "--support", tmp_path / "one", "--classes", "ant, bee", "--out", state
+    )
+    for row in predicted(state, album / "query"):
+        assert 0.001 < row["p(ant)"] < 0.999 and row["p(ant)"] + row["p(bee)"] == pytest.approx(1)
+    done("adapt", album / "run", "--support", tmp_path / "one", "--out", state)
+    assert {row["p(ant)"] for row in predicted(state, album / "query")} == {1.0}  # there is nothing else it could be
+
+
 def test_pictures_that_cannot_be_read_are_named_and_the_state_stays(album, tmp_path):
     state = tmp_path / "task.safetensors"
     shutil.copy(album / "task.safetensors", state)

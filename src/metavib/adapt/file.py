@@ -14,6 +14,7 @@ Metadata (strings; lists are JSON), format `metavib-task-2`:
 | column          | what the ids are called, where there are many tasks: the column of a table                     |
 | ids             | a list, the id of each task; `[null]` for one that has none                                    |
 | classes         | a list, for each task the list of its classes' labels; empty where outputs are no classes      |
+| all_classes     | the list of labels that all tasks have, new ones too; or null                                  |
 | batches         | a list, for each task the sizes of the batches its points came in, or null: kept as a memory   |
 | event           | a list, the shape of one input                                                                 |
 
@@ -68,10 +69,12 @@ class TaskFile:
     Args:
         tasks: what is kept of each.
         column: what their ids are called; empty for one task without an id.
+        classes: labels that all tasks have, those that are still to come as well; None where each has its own.
     """
 
     tasks: list[Kept]
     column: str = ""
+    classes: Labels | None = None
 
 
 def write(path: Path, file: TaskFile, trained: Trained, *, run: Path | None = None) -> None:
@@ -86,7 +89,7 @@ def write(path: Path, file: TaskFile, trained: Trained, *, run: Path | None = No
         run: the folder of its run, if it has one, for whoever finds the file.
     """
     tasks = file.tasks
-    for label in (k for task in tasks for k in (*task.classes, task.id)):
+    for label in (*(file.classes or ()), *(k for task in tasks for k in (*task.classes, task.id))):
         if label is not None and not isinstance(label, str | int | float):
             raise ValueError(
                 f"a task file holds labels and ids that are strings, numbers or None; got {label!r} of type "
@@ -95,7 +98,7 @@ def write(path: Path, file: TaskFile, trained: Trained, *, run: Path | None = No
     supports = [(task.what, task.classes) for task in tasks if isinstance(task.what, Support)]
     memories = [task.what for task in tasks if isinstance(task.what, TaskMemory)]
     sizes = [[len(b.x) for b in t.what.batches] if isinstance(t.what, Support) else None for t in tasks]
-    event = (supports[0][0].whole if supports else memories[0]).event
+    event = (supports[0][0] if supports else memories[0]).event
     tensors: dict[str, Tensor] = {}
     if supports:
         tensors["x"] = torch.cat([support.whole.x for support, _ in supports])
@@ -108,6 +111,7 @@ def write(path: Path, file: TaskFile, trained: Trained, *, run: Path | None = No
         tensors |= {"A": torch.stack([a[rows, columns] for a in A]), "b": torch.cat(b, -1), "c": torch.cat(c)}
         tensors |= {"l": torch.stack(l), "n": torch.stack(n), "counts": torch.cat([m.counts for m in memories])}
     lists = {"ids": [t.id for t in tasks], "classes": [t.classes for t in tasks], "batches": sizes, "event": event}
+    lists["all_classes"] = file.classes
     header = {"format": FORMAT, "fingerprint": trained.fingerprint, "column": file.column, **_whereabouts(path, run)}
     header |= {name: json.dumps(value, allow_nan=False) for name, value in lists.items()}
     write_tensors(path, tensors, header)
@@ -133,6 +137,12 @@ def read(path: Path, trained: Trained) -> TaskFile:
                 f"is {trained.fingerprint[:12]}): what it says means nothing here. Load that model, or adapt anew."
             )
         return _Reader(file, header, path, trained).tasks()
+
+
+def column_of(path: Path) -> str:
+    """What the ids of a file of many tasks are called; empty for a file of one task."""
+    with _opened(path) as file:
+        return (file.metadata() or {}).get("column", "")
 
 
 def run_of(path: Path) -> Path:
@@ -175,6 +185,8 @@ class _Reader:
             self.classes = [_labels(classes)] if self.old else [_labels(k) for k in _list(classes)]
             batches = [None] if self.old else _list(json.loads(header["batches"]))
             self.batches = [None if sizes is None else _sizes(sizes) for sizes in batches]
+            common = None if self.old else json.loads(header["all_classes"])
+            self.all_classes = None if common is None else _labels(common)
             if not len(self.ids) == len(self.classes) == len(self.batches) > 0:
                 raise ValueError("its lists of tasks differ in length, or are empty")
             some = [k for k, sizes in zip(self.classes, self.batches, strict=True) if sizes is None]
@@ -190,7 +202,7 @@ class _Reader:
             Kept(next(memories) if sizes is None else next(supports), classes, id)
             for id, classes, sizes in zip(self.ids, self.classes, self.batches, strict=True)
         ]
-        return TaskFile(kept, self.column)
+        return TaskFile(kept, self.column, self.all_classes)
 
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors, once their names, shapes and types are known to be right."""

@@ -22,14 +22,14 @@ from typing import Any, final
 import torch
 
 from metavib.adapt.file import read
-from metavib.adapt.predictor import Conditioned, Memorised
+from metavib.adapt.many import Predictors as Predictors
 from metavib.adapt.predictor import Predictor as Predictor
+from metavib.adapt.predictor import predictor
 from metavib.adapt.preparation import ModelSpace, Preparation, of_run
 from metavib.adapt.trained import SAMPLES, Support, Trained
 from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
-from metavib.posteriors.memory import Labels, TaskMemory
 from metavib.training import build, checkpoint, run_folder
 
 
@@ -97,7 +97,17 @@ class Learner:
                 Of a class without points nothing is known: its latent function is the prior's.
         """
         points = self.trained.points(support)
-        return self._predictor(Support((points,)), self.trained.classes(points.labels, classes))
+        return predictor(self.trained, Support((points,)), self.trained.classes(points.labels, classes))
+
+    def adapt_many(self, support: Any, tasks: Any = None, *, classes: Sequence[Hashable] | None = None) -> Predictors:
+        """What is known of many tasks after the points of all of them, by the task of each.
+
+        Args:
+            support: points of all tasks, as for `adapt`.
+            tasks: the task of each point, `(n,)`; or the column of a table that names it, that of the run where None.
+            classes: labels of a classifier's classes, the same in all tasks; those that occur in each where None.
+        """
+        return Predictors(self.trained, {}, classes=classes).update(support, tasks)
 
     def load(self, path: str | Path) -> Predictor:
         """The predictor that a task file holds; its predictions are those of the one saved, to the last bit.
@@ -106,13 +116,21 @@ class Learner:
             FileNotFoundError: there is no such file.
             ValueError: it is no task file, is damaged, or was made with another model.
         """
-        path = Path(path)
-        (task,) = read(path, self.trained).tasks
-        return self._predictor(task.what, task.classes)
+        found = read(Path(path), self.trained)
+        if found.column:
+            raise ValueError(f"{path} holds many tasks, by their {found.column!r}: read it with load_many.")
+        (task,) = found.tasks
+        return predictor(self.trained, task.what, task.classes)
 
-    def _predictor(self, kept: Support | TaskMemory, classes: Labels) -> Predictor:
-        if isinstance(kept, TaskMemory):
-            return Memorised(self.trained, kept)
-        if self.trained.obstacle is None:
-            return Memorised(self.trained, self.trained.remembered(kept, classes), kept)
-        return Conditioned(self.trained, kept, classes)
+    def load_many(self, path: str | Path) -> Predictors:
+        """The predictors that a file of many tasks holds.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is no file of many tasks, is damaged, or was made with another model.
+        """
+        found = read(Path(path), self.trained)
+        if not found.column:
+            raise ValueError(f"{path} holds one task: read it with load.")
+        tasks = {task.id: task for task in found.tasks}
+        return Predictors(self.trained, tasks, classes=found.classes, column=found.column)

@@ -246,7 +246,7 @@ class Conditioned(Predictor):
     @property
     def event(self) -> tuple[int, ...]:
         """Shape of one input."""
-        return self._support.whole.event
+        return self._support.event
 
     def _predict(self, x: Tensor) -> Prediction:
         q, noise = self._trained.encoded(self._support.whole, self.classes, x)
@@ -270,3 +270,12 @@ class Conditioned(Predictor):
         if form == "memory":
             raise TypeError(f"this model keeps no memory of constant size: {self._trained.obstacle}. Save the points.")
         return self._support
+
+
+def predictor(trained: Trained, kept: Support | TaskMemory, classes: Labels) -> Predictor:
+    """The predictor of a task of which points or a memory are kept."""
+    if isinstance(kept, TaskMemory):
+        return Memorised(trained, kept)
+    if trained.obstacle is None:
+        return Memorised(trained, trained.remembered(kept, classes), kept)
+    return Conditioned(trained, kept, classes)

@@ -39,6 +39,9 @@ from metavib.training.protocols.table import scaling
 class Preparation(ABC):
     """What is done to a user's data before a model sees it, and to predictions before the user does."""
 
+    column: str = ""
+    """The column that names the task of a row, where the run had one."""
+
     @abstractmethod
     def inputs(self, data: Any) -> Any:
         """Inputs to predict at, as the model takes them: `(v, *event)`."""
@@ -48,7 +51,7 @@ class Preparation(ABC):
         """Inputs and outputs of a support, as the model takes them: of a pair (x, y), or of data that holds both."""
 
     @abstractmethod
-    def ids(self, data: Any, column: str | None) -> list[Hashable]:
+    def ids(self, data: Any, column: str) -> list[Hashable]:
         """The task of each row, by the column that names it."""
 
     @abstractmethod
@@ -75,7 +78,7 @@ class ModelSpace(Preparation):
         x, y = _pair(data)
         return _writable(x), _writable(y)
 
-    def ids(self, data: Any, column: str | None) -> list[Hashable]:
+    def ids(self, data: Any, column: str) -> list[Hashable]:
         """Refused: nothing here has a name."""
         raise ValueError("arrays have no column of tasks: pass the task of each row, tasks=[...].")
 
@@ -94,7 +97,7 @@ class Rows(Preparation):
         scaling: how inputs and outputs are standardised.
         likelihood: decides what outputs may be.
         missing: what is done about missing inputs, one of `metavib.tasks.scaling.MISSING`.
-        task: the column that names the task of a row, where the run had one.
+        column: names the task of a row, where the run had such a column.
 
     Example:
         >>> from metavib.likelihoods import Gaussian
@@ -113,9 +116,9 @@ class Rows(Preparation):
         likelihood: Likelihood,
         *,
         missing: str = "refuse",
-        task: str = "",
+        column: str = "",
     ) -> None:
-        self.features, self.target, self.task = tuple(features), target, task
+        self.features, self.target, self.column = tuple(features), target, column
         self.scaling, self.likelihood, self.missing = scaling, likelihood, missing
 
     def inputs(self, data: Any) -> Tensor:
@@ -134,11 +137,8 @@ class Rows(Preparation):
             )
         return self._inputs(columns, data), self._outputs(columns.y, data)
 
-    def ids(self, data: Any, column: str | None) -> list[Hashable]:
-        """The cells of the task column; that of the run unless another is named."""
-        column = column or self.task
-        if not column:
-            raise ValueError("name the column that holds the task of each row.")
+    def ids(self, data: Any, column: str) -> list[Hashable]:
+        """The cells of the task column."""
         if _is_path(data):
             tasks = read_csv(data, features=self.features, task=column).tasks
             assert tasks is not None
@@ -222,7 +222,7 @@ class Pictures(Preparation):
         x, y = _pair(data)
         return self.inputs(x), y
 
-    def ids(self, data: Any, column: str | None) -> list[Hashable]:
+    def ids(self, data: Any, column: str) -> list[Hashable]:
         """Refused: pictures have no columns."""
         raise ValueError("pictures have no column of tasks: pass the task of each picture, tasks=[...].")
 
@@ -270,7 +270,7 @@ def of_run(config: Config) -> Preparation:
         return Pictures(config)
     likelihood = build.likelihood(config)
     if name == TABLE:
-        columns: Any = {"missing": table.missing, "task": table.task}
+        columns: Any = {"missing": table.missing, "column": table.task}
         return Rows(table.features, table.target, scaling(table), likelihood, **columns)
     return Rows(("x",), "y", Scaling(scalings.unscaled(1), scalings.as_they_are()), likelihood)
 

@@ -31,6 +31,7 @@ from metavib.tasks.task import Examples, examples
 STREAM = 40  # name of the random stream, apart from those of training and test by construction
 SAMPLES = 1000  # the standard error of a probability is at most 0.5 / sqrt(1000) = 1.6 %
 PASS = 2**21  # numbers that go through the network at a time
+SIDE_BY_SIDE = 2**22  # numbers in the matrices of tasks that are worked on at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +78,11 @@ class Support:
     def nbytes(self) -> int:
         """Bytes of all inputs and outputs, eight to a label."""
         return sum(batch.x.nbytes + 8 * len(batch.x) for batch in self.batches)
+
+    @property
+    def event(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.batches[0].event
 
     @cached_property
     def whole(self) -> Batch:
@@ -132,6 +138,7 @@ class Trained:
         self.fingerprint = fingerprint(self.model)
         self.obstacle = self.model.encoder.obstacle(self.model.prior, self.model.likelihood)
         """Why points cannot be added to what was learned; None where they can."""
+        self._bytes: dict[int, int] = {}
 
     @property
     def classifies(self) -> bool:
@@ -161,7 +168,7 @@ class Trained:
             self.model.likelihood.check(y)
         return points
 
-    def inputs(self, data: Any, event: tuple[int, ...]) -> Tensor:
+    def inputs(self, data: Any, event: tuple[int, ...] | None) -> Tensor:
         """Checked inputs `(v, *event)`."""
         x = torch.as_tensor(self.preparation.inputs(data))
         if not x.ndim:
@@ -242,6 +249,12 @@ class Trained:
         M = kernel.embed(torch.zeros(1, features, device=self.device, dtype=self.dtype)).shape[-1]
         return empty_memory(M, len(classes) if isinstance(likelihood, Softmax) else 1, classes, event, device)
 
+    def memory_bytes(self, classes: int) -> int:
+        """Bytes of a memory of so many classes."""
+        if classes not in self._bytes:
+            self._bytes[classes] = self.blank(tuple(range(classes)), (), "meta").nbytes
+        return self._bytes[classes]
+
     @torch.no_grad()
     def memory(self, points: Batch, classes: Labels) -> TaskMemory:
         """What some points alone have to say."""
@@ -260,14 +273,16 @@ class Trained:
 
     def remembered(self, support: Support, classes: Labels) -> TaskMemory:
         """What a support has to say, batch by batch: to the last bit what these added up to when they came."""
-        total = self.blank(classes, support.whole.event, self.device)
+        total = self.blank(classes, support.event, self.device)
         for batch in support.batches:
             total = total + self.memory(batch, classes)
         return total
 
     def features(self, x: Tensor) -> Tensor:
         """Phi, point by point."""
-        return self._gp()[0].features_of(Points(x, _all_real(x)))
+        prior = self.model.prior
+        assert isinstance(prior, FunctionPrior)
+        return prior.features_of(Points(x, _all_real(x)))
 
     def posterior(self, memory: TaskMemory) -> Primal:
         """q(f | D_t) of a memory, of the classes that have points."""
@@ -299,6 +314,48 @@ class Trained:
 
         q = [of(self.features(x[part]).double()) for part in _parts(x)]
         return Normal(*(torch.cat(column) for column in zip(*q, strict=True)))
+
+    @property
+    def batches(self) -> bool:
+        """Whether tasks are encoded side by side: functions of features that each point has by itself."""
+        return isinstance(self.model.encoder, GPEncoder) and self.model.prior.mixing is None
+
+    @torch.no_grad()
+    def together(self, supports: Sequence[Batch], classes: Labels, x: Tensor, sizes: Sequence[int]) -> Normal:
+        """q(f) at inputs of many tasks with the same classes, in a few passes.
+
+        All points go through the network together; then tasks of about as many points are conditioned side by side,
+        the shorter ones padded.
+
+        Args:
+            supports: points of each task.
+            classes: of all of them.
+            x: inputs of the first task, then those of the second, and so on.
+            sizes: how many inputs each task has.
+        """
+        encoder, prior = self.model.encoder, self.model.prior
+        assert isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
+        kernel, likelihood = prior.kernel, self.sized(self.model.likelihood, classes)
+        points = Support(tuple(supports)).whole
+        phi, y, phi_v = self._all_features(points.x), self.outputs(points, classes), self._all_features(x)
+        seen = torch.tensor([self.seen(support, classes) for support in supports], device=self.device)
+        means, variances = (x.new_zeros(len(x), seen.shape[-1], dtype=torch.float64) for _ in range(2))
+        n, n_from = _offsets([len(support.x) for support in supports], self.device)
+        v, v_from = _offsets(sizes, self.device)
+        for chunk in _side_by_side(n.tolist(), v.tolist(), features=phi.shape[-1]):
+            of = torch.tensor(chunk, device=self.device)
+            index, mask = _padded(n_from[of], n[of])
+            q_index, q_mask = _padded(v_from[of], v[of])
+            query = phi_v[q_index].double()
+            q = encoder.condition(phi[index], y[index], mask, prior, likelihood, dtype=torch.float64).marginals(query)
+            alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
+            var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
+            means[q_index[q_mask]] = q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0)[q_mask]
+            variances[q_index[q_mask]] = var[q_mask]
+        return Normal(means, variances)
+
+    def _all_features(self, x: Tensor) -> Tensor:
+        return torch.cat([self.features(x[part]) for part in _parts(x)])
 
     @torch.no_grad()
     def encoded(self, points: Batch, classes: Labels, x: Tensor) -> tuple[Marginals, Noise]:
@@ -422,7 +479,45 @@ def _parts(x: Tensor, *, copies: int = 1) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, max(1, len(x)), size))
 
 
+# Tasks side by side
+
+
+def _offsets(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Sizes, and where each task begins in a list of all points."""
+    count = torch.tensor(sizes, dtype=torch.long, device=device)
+    return count, count.cumsum(0) - count
+
+
+def _padded(start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    """Places `(tasks, largest size)` of each task's points in a list of all, and which of them are real."""
+    steps = torch.arange(int(size.max()), device=size.device)
+    mask = steps < size.unsqueeze(-1)
+    return (start.unsqueeze(-1) + steps) * mask, mask
+
+
+def _side_by_side(n: list[int], v: list[int], *, features: int) -> Iterator[list[int]]:
+    """Tasks by their places, in chunks of about as many points each that are not too large when padded."""
+    chunk: list[int] = []
+    tall = wide = 0
+    for i in sorted(range(len(n)), key=lambda i: (n[i], v[i])):
+        tall, wide = max(tall, n[i]), max(wide, v[i])
+        if chunk and (len(chunk) + 1) * (tall + wide) * (tall + features) > SIDE_BY_SIDE:
+            yield chunk
+            chunk, tall, wide = [], n[i], v[i]
+        chunk.append(i)
+    if chunk:
+        yield chunk
+
+
 # Marginals by their columns and points
+
+
+def joined(parts: Sequence[Marginals], order: Tensor) -> Marginals:
+    """Marginals of several sets of points as one, the points in a given order."""
+    if isinstance(parts[0], Normal):
+        means, variances = [q.mean for q in parts], [q.var.expand_as(q.mean) for q in parts]
+        return Normal(torch.cat(means)[order], torch.cat(variances)[order])
+    return type(parts[0])(torch.cat([q.f for q in parts], -2)[..., order, :])  # type: ignore[union-attr]
 
 
 def _completed(q: Marginals, prior: Marginals, seen: Sequence[bool]) -> Marginals:

@@ -9,69 +9,102 @@ from typing import Annotated, Any
 
 import typer
 
-from metavib.adapt.file import run_of
-from metavib.adapt.learner import Learner, Predictor
+from metavib.adapt.file import column_of, run_of
+from metavib.adapt.learner import Learner, Predictor, Predictors
 from metavib.files import write_atomically
 from metavib.show import tables
 from metavib.training import run_folder
 
 Row = dict[str, Any]
 
-State = Annotated[Path, typer.Argument(help="A task's state, as `metavib adapt` writes it.")]
-RunOption = Annotated[Path | None, typer.Option("--run", help="The run the state was made with, where it has moved.")]
+TaskFile = Annotated[Path, typer.Argument(help="A task file, as `metavib adapt` writes it.")]
+RunOption = Annotated[Path | None, typer.Option("--run", help="The run the file was made with, where it has moved.")]
+TaskColumn = Annotated[str | None, typer.Option(help="Column that names the task of each row.")]
+Sums = Annotated[bool, typer.Option("--sums", help="Write sums over the points, and never a point itself.")]
 
 
 def adapt(
     run: Annotated[Path, typer.Argument(help="A run folder, as `metavib train` writes it.")],
     support: Annotated[Path, typer.Option(help="Points of the task: a CSV file, or a folder of class folders.")],
-    out: Annotated[Path, typer.Option(help="Where the task's state goes.")] = Path("task.safetensors"),
+    task: Annotated[
+        str | None, typer.Option(help="Column that names the task of each row: adapts to all of these tasks at once.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Names of the classes, those without pictures too: `ant,bee,cat`.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The task file. Default: `task.safetensors`.")] = None,
+    sums: Sums = False,
 ) -> None:
-    """Adapt a trained run to a new task.
+    """Adapt a trained run to a new task, or to many.
 
-    Writes all that is known of the task into one small file, whose size does not depend on the number of points.
+    Writes all that is known of the task into one small file: its points or, where these take more room, sums over them
+    whose size does not depend on their number. With `--task COLUMN` one file holds all tasks of a table. Methods
+    without such sums (MAML, ProtoNet, RBF kernels) keep their points.
 
-    Example: `metavib adapt runs/table-gp-vib-0 --support new.csv --out task.safetensors`
+    Example: `metavib adapt runs/table-gp-vib-0 --support new.csv --task sensor --out tasks.safetensors`
     """
-    predictor = Learner.from_run(run).adapt(support)
-    predictor.save(out, run=run)
-    typer.echo(f"{out}: {_known(predictor)}")
+    out, learner = out or Path("task.safetensors"), Learner.from_run(run)
+    options: Any = {"classes": None if classes is None else [name.strip() for name in classes.split(",")]}
+    known = learner.adapt(support, **options) if task is None else learner.adapt_many(support, task, **options)
+    known.save(out, run=run, form="memory" if sums else "smaller")
+    typer.echo(f"{out}: {_known(known)}")
 
 
 def update(
-    state: State,
-    points: Annotated[Path, typer.Option(help="More points of the task; classes may be new.")],
+    file: TaskFile,
+    points: Annotated[Path, typer.Option(help="More points; classes and tasks may be new.")],
     forget: Annotated[bool, typer.Option("--forget", help="Take the points away instead of adding them.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where the new state goes. Default: in the old one's place.")] = None,
+    task: TaskColumn = None,
+    out: Annotated[Path | None, typer.Option(help="Where the new file goes. Default: in the old one's place.")] = None,
+    sums: Sums = False,
     run: RunOption = None,
 ) -> None:
-    """Add points to what is known of a task, or take some away.
+    """Add points to what is known of a task, or of many, or take some away.
 
     Example: `metavib update task.safetensors --points more.csv`
     """
-    folder, learner = _learner(state, run)
-    predictor = learner.load(state)
-    changed = predictor.forget(points) if forget else predictor.update(points)
-    changed.save(out or state, run=folder)
-    typer.echo(f"{out or state}: {_known(changed)}")
+    folder, learner = _learner(file, run)
+    known: Predictor | Predictors
+    if _many(file, task):
+        tasks = learner.load_many(file)
+        known = tasks.forget(points, task) if forget else tasks.update(points, task)
+    else:
+        one = learner.load(file)
+        known = one.forget(points) if forget else one.update(points)
+    known.save(out or file, run=folder, form="memory" if sums else "smaller")
+    typer.echo(f"{out or file}: {_known(known)}")
 
 
 def predict(
-    state: State,
+    file: TaskFile,
     query: Annotated[Path, typer.Option(help="Where to predict: a CSV file, a picture, or a folder of pictures.")],
     level: Annotated[float, typer.Option(help="Probability of the interval, for real outputs.")] = 0.95,
+    task: TaskColumn = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write there instead of printing.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write there instead of printing: CSV or JSON by the name of the file.")
+    ] = None,
     run: RunOption = None,
 ) -> None:
     """Predict at new points: mean, standard deviation and interval, or class probabilities and entropy.
 
-    Example: `metavib predict task.safetensors --query q.csv --csv`
+    Each row of the query comes back with its prediction beside it. In a file of many tasks each row is predicted by its
+    own task, and `support` says how many points of it are known: 0 for a task that was never seen, whose prediction is
+    the prior.
+
+    Example: `metavib predict task.safetensors --query q.csv --out p.csv`
     """
     write = _writer(json_=json_, csv_=csv_, out=out)
-    _, learner = _learner(state, run)
-    found = learner.load(state).predict(query).rows(level)
+    _, learner = _learner(file, run)
     beside = learner.preparation.beside(query)
+    if _many(file, task):
+        tasks = learner.load_many(file)
+        found = tasks.predict(query, task).rows(level)
+        known = tasks.points_of(learner.preparation.ids(query, task or tasks.column))
+        found = [{"support": n} | row for n, row in zip(known, found, strict=True)]
+    else:
+        found = learner.load(file).predict(query).rows(level)
     text = write([_joined(i, *rows) for i, rows in enumerate(zip(beside, found, strict=True))])
     if out is None:
         typer.echo(text)
@@ -79,10 +112,18 @@ def predict(
         write_atomically(out, lambda p: p.write_text(text + "\n", encoding="utf-8"))
 
 
-def _learner(state: Path, run: Path | None) -> tuple[Path, Learner]:
-    folder = run or run_of(state)
+def _many(file: Path, task: str | None) -> bool:
+    """Whether a file holds many tasks."""
+    column = column_of(file)
+    if task and not column:
+        raise ValueError(f"{file} holds one task, which has no id: leave --task {task} out, or adapt with it.")
+    return bool(column)
+
+
+def _learner(file: Path, run: Path | None) -> tuple[Path, Learner]:
+    folder = run or run_of(file)
     if not (folder / run_folder.LAST).exists():
-        raise FileNotFoundError(f"{state} was made with the run {folder}, which is not there; name it with --run.")
+        raise FileNotFoundError(f"{file} was made with the run {folder}, which is not there; name it with --run.")
     return folder, Learner.from_run(folder)
 
 
@@ -92,10 +133,13 @@ def _joined(i: int, beside: Row, found: Row) -> Row:
     return {"query": str(i + 1)} | own | found
 
 
-def _known(predictor: Predictor) -> str:
-    classes = f", classes {', '.join(map(str, predictor.classes))}" if predictor.classes else ""
-    kept = "" if predictor.constant_size else "; this method keeps its points, so that the file grows with them"
-    return f"{predictor.n} points{classes}{kept}"
+def _known(known: Predictor | Predictors) -> str:
+    names = ", ".join(map(str, known.classes[:20])) + ", ..." * (len(known.classes) > 20)
+    classes = f", classes {names}" if names else ""
+    if isinstance(known, Predictors):
+        return f"{len(known)} tasks, {known.n} points{classes}"
+    kept = "" if known.constant_size else "; this method keeps its points, so that the file grows with them"
+    return f"{known.n} points{classes}{kept}"
 
 
 def _writer(*, json_: bool, csv_: bool, out: Path | None) -> Callable[[list[Row]], str]:

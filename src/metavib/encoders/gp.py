@@ -2,13 +2,14 @@
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.sites import FullSites, SimplifiedSites, SiteEncoder
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, Softmax
 from metavib.networks.weights import Weights
-from metavib.posteriors.functions import Primal, posterior
+from metavib.posteriors.functions import Dual, Primal, posterior
 from metavib.posteriors.memory import Memory, Sites, memorise
 from metavib.posteriors.posterior import Encoding
 from metavib.priors import FunctionPrior
@@ -47,8 +48,30 @@ class GPEncoder(Encoder):
             phi_v = prior.features_of(query, weights)
             return Encoding(Primal(prior.kernel, memory, dtype=phi_v.dtype), phi_v)
         phi_t, phi_v = prior.features(support, query, weights)
-        sites = self.sites(phi_t, support.y, support.mask, likelihood)
-        return Encoding(posterior(prior.kernel, phi_t, support.mask, sites), phi_v)
+        return Encoding(self.condition(phi_t, support.y, support.mask, prior, likelihood), phi_v)
+
+    def condition(
+        self,
+        phi: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        prior: FunctionPrior,
+        likelihood: Likelihood,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Dual | Primal:
+        """The posterior given points by their features, in the cheaper of its two forms.
+
+        Args:
+            phi: features `(..., n, m)`.
+            y: outputs `(..., n)`.
+            mask: which points are real.
+            prior: over functions of the features.
+            likelihood: p(y | f).
+            dtype: of features and sites from here on; their own where None.
+        """
+        m, s = self.sites(phi, y, mask, likelihood)
+        return posterior(prior.kernel, phi.to(dtype=dtype), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
 
     def memory(
         self,

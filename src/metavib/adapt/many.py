@@ -1,0 +1,274 @@
+"""Many tasks at once: what is known of each, by its id, and predictions for rows of all of them in one call."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from metavib.adapt.file import Kept, TaskFile, write
+from metavib.adapt.prediction import ClassPrediction, Prediction
+from metavib.adapt.predictor import FORMS, Predictor, predictor
+from metavib.adapt.trained import Batch, Support, Trained, distinct, joined, plain_labels
+from metavib.likelihoods import Softmax
+from metavib.marginals import Marginals
+from metavib.posteriors.memory import Labels, TaskMemory
+from metavib.random import Noise
+
+CELLS = 2**27
+"""Probabilities in one prediction: 1 GB of them."""
+
+
+class _Asked(NamedTuple):
+    """A task of which predictions are asked for: what is kept of it, and the rows that are its own."""
+
+    what: Support | TaskMemory
+    rows: list[int]
+
+
+@final
+class Predictors(Mapping[Hashable, Predictor]):
+    """What is known of many tasks, by their ids: a mapping to the predictor of each, which never changes.
+
+    Of a task its points are kept, or the memory they add up to where that is smaller. Rows of any number of tasks are
+    predicted together: all points go through the network once, and the algebra of tasks of about as many points is done
+    side by side. A task that is not known is predicted from the prior, as any task is before its first point
+    (`points_of` tells). Ids that print alike are one: 3 is "3", as in a CSV file.
+
+    Args:
+        trained: the model.
+        tasks: what is kept of each.
+        classes: labels of a classifier's classes, the same in all tasks; those that occur in each where None.
+        column: what the ids are called: the column of a table; that of the run where None.
+
+    Example:
+        >>> import metavib
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> parts = encoders.ExactSites(), likelihoods.Gaussian(noise=0.1)
+        >>> learner = metavib.Learner(methods.gp_vib(networks.MLP(1, ()), kernels.Linear(), *parts))
+        >>> towns = learner.adapt_many(([[1.0], [2.0], [1.0]], [1.0, 2.0, -3.0]), tasks=["Bern", "Bern", "Basel"])
+        >>> towns.predict([[1.0], [1.0], [1.0]], tasks=["Bern", "Basel", "Biel"]).mean.round(decimals=1)
+        tensor([ 1.0000, -2.7000,  0.0000], dtype=torch.float64)
+        >>> towns.points_of(["Bern", "Basel", "Biel"])
+        [2, 1, 0]
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        tasks: Mapping[Any, Kept],
+        *,
+        classes: Sequence[Hashable] | None = None,
+        column: str | None = None,
+    ) -> None:
+        self._trained, self._given = trained, None if classes is None else tuple(plain_labels(classes))
+        self.column = column or trained.preparation.column or "task"
+        self._tasks = {str(id): kept for id, kept in tasks.items()}
+
+    # A mapping
+
+    def __getitem__(self, id: Hashable) -> Predictor:
+        kept = self._tasks[str(id)]
+        return predictor(self._trained, kept.what, kept.classes)
+
+    def __contains__(self, id: object) -> bool:
+        return str(id) in self._tasks
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return (kept.id for kept in self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def n(self) -> int:
+        """How many points it has learned from, of all tasks together."""
+        return sum(kept.what.n for kept in self._tasks.values())
+
+    def points_of(self, ids: Sequence[Hashable]) -> list[int]:
+        """How many points are known of the task of each id; 0 where it is not known."""
+        sizes = {key: kept.what.n for key, kept in self._tasks.items()}
+        return [sizes.get(str(id), 0) for id in ids]
+
+    @cached_property
+    def classes(self) -> Labels:
+        """Labels of a classifier's classes, those of all tasks together; none for real outputs."""
+        known = dict.fromkeys(kept.classes for kept in self._tasks.values())
+        return next(iter(known)) if len(known) == 1 else distinct([label for classes in known for label in classes])
+
+    @property
+    def event(self) -> tuple[int, ...] | None:
+        """Shape of one input; None while nothing is known."""
+        for kept in self._tasks.values():
+            return kept.what.event
+        return None
+
+    # Learning on
+
+    def update(self, points: Any, tasks: Any = None) -> "Predictors":
+        """The predictors that have also seen these points; tasks and classes may be new.
+
+        Args:
+            points: of any of the tasks, as for `Learner.adapt`.
+            tasks: the task of each point, or the column that names it; the same as before where None.
+        """
+        column = tasks if isinstance(tasks, str) else self.column
+        changed = dict(self._tasks)
+        for id, batch in self._batches(points, tasks).items():
+            changed[str(id)] = self._updated(changed.get(str(id)), id, batch)
+        return self._with(changed, column)
+
+    def forget(self, points: Any, tasks: Any = None) -> "Predictors":
+        """The predictors that have never seen these points, which must be among those that were learned."""
+        changed = dict(self._tasks)
+        for id, batch in self._batches(points, tasks).items():
+            if id not in self:
+                raise ValueError(f"nothing was learned of the task {id!r}, so that nothing of it can be forgotten.")
+            rest = self[id]._forget(batch)
+            # Classes that all tasks have stay, even where their last point is gone.
+            classes, what = changed[str(id)].classes if self._given else rest.classes, rest._kept("smaller")
+            what = what.with_classes(classes) if isinstance(what, TaskMemory) else what
+            changed[str(id)] = Kept(what, classes, changed[str(id)].id)
+        return self._with(changed, self.column)
+
+    def merge(self, other: "Predictors") -> "Predictors":
+        """The predictors that know what both know; of no task may both have seen the same points."""
+        changed = dict(self._tasks)
+        for key, kept in other._tasks.items():
+            if key not in changed:
+                changed[key] = kept
+            else:
+                both = self[kept.id].merge(other[kept.id])
+                changed[key] = Kept(both._kept("smaller"), both.classes, changed[key].id)
+        return self._with(changed, self.column)
+
+    def save(self, path: str | Path, *, form: str = "smaller", run: Path | None = None) -> None:
+        """Writes all of it into one task file, atomically; `Learner.load_many` reads it. As `Predictor.save`."""
+        if form not in FORMS:
+            raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
+        tasks = list(self._tasks.values())
+        if not tasks:
+            raise ValueError("nothing is known of any task: there is nothing to save.")
+        if form != "smaller":
+            tasks = [Kept(self[kept.id]._kept(form), kept.classes, kept.id) for kept in tasks]
+        write(Path(path), TaskFile(tasks, self.column, self._given), self._trained, run=run)
+
+    def _with(self, tasks: dict[str, Kept], column: str) -> "Predictors":
+        return Predictors(self._trained, tasks, classes=self._given, column=column)
+
+    def _updated(self, kept: Kept | None, id: Hashable, batch: Batch) -> Kept:
+        trained = self._trained
+        if kept is None:
+            classes = trained.classes(batch.labels, self._given)
+            return self._smaller(Kept(Support((batch,)), classes, id))
+        classes = trained.more_classes(kept.classes, batch.labels)
+        if isinstance(kept.what, TaskMemory):
+            return Kept(kept.what + trained.memory(batch, classes), classes, kept.id)
+        return self._smaller(Kept(kept.what + Support((batch,)), classes, kept.id))
+
+    def _smaller(self, kept: Kept) -> Kept:
+        """The same, as a memory where the points have outgrown it."""
+        trained, support = self._trained, kept.what
+        assert isinstance(support, Support)
+        if trained.obstacle is not None or support.nbytes < trained.memory_bytes(len(kept.classes)):
+            return kept
+        return kept._replace(what=trained.remembered(support, kept.classes))
+
+    def _batches(self, data: Any, tasks: Any) -> dict[Hashable, Batch]:
+        """Points by their task."""
+        points = self._trained.points(data, self.event)
+        places = _by_id(self._ids(data, tasks, len(points.x)))
+        order = [i for rows in places.values() for i in rows]
+        x, y = points.x[order], points.y[order]
+        labels, start, found = points.labels, 0, {}
+        for id, rows in places.items():
+            part = slice(start, start := start + len(rows))
+            found[id] = Batch(x[part], y[part], [labels[i] for i in rows] if labels else [])
+        return found
+
+    def _ids(self, data: Any, tasks: Any, rows: int) -> list[Hashable]:
+        if tasks is None or isinstance(tasks, str):
+            rows_of = data[0] if isinstance(data, tuple) else data
+            ids = self._trained.preparation.ids(rows_of, tasks or self.column)
+        else:
+            ids = plain_labels(tasks)
+        if len(ids) != rows:
+            raise ValueError(f"tasks must name the task of each row: {rows} of them; got {len(ids)}.")
+        return ids
+
+    # Predictions
+
+    def predict(self, x: Any, tasks: Any = None) -> Prediction:
+        """The distribution of the outputs at inputs of any of the tasks, in the order of the inputs.
+
+        A classifier's columns are the classes of all tasks; those that are not of a row's own task have probability 0.
+
+        Args:
+            x: inputs, as for `Predictor.predict`.
+            tasks: the task of each, or the column that names it.
+        """
+        trained = self._trained
+        inputs = trained.inputs(x, self.event)
+        if trained.classifies and not self.classes:
+            raise ValueError("nothing is known of any class yet: adapt or update with labelled points first.")
+        unknown = Kept(Support((Batch(inputs[:0], inputs.new_zeros(0), []),)), self.classes)
+        groups: dict[Labels, list[_Asked]] = {} if len(inputs) else {self.classes: [_Asked(unknown.what, [])]}
+        for id, rows in _by_id(self._ids(x, tasks, len(inputs))).items():
+            kept = self._tasks.get(str(id), unknown)
+            groups.setdefault(kept.classes, []).append(_Asked(kept.what, rows))
+        found = {classes: self._predicted(classes, asked, inputs) for classes, asked in groups.items()}
+        return trained.preparation.restore(self._joined(found, len(inputs)) if trained.classifies else found[()][1])
+
+    def _predicted(self, classes: Labels, asked: list[_Asked], inputs: Tensor) -> tuple[Tensor, Prediction]:
+        """Rows of tasks that have the same classes, in order, and their predictions."""
+        trained = self._trained
+        points = [(task.what.whole, task.rows) for task in asked if isinstance(task.what, Support)]
+        memories = [(task.what, task.rows) for task in asked if isinstance(task.what, TaskMemory)]
+        noise: Noise = None
+        q: list[Marginals]
+        if trained.batches:
+            noise = trained.base_samples(classes) if isinstance(trained.model.likelihood, Softmax) else None
+            places = [i for _, rows in points for i in rows]
+            sizes = [len(rows) for _, rows in points]
+            q = [trained.together([batch for batch, _ in points], classes, inputs[places], sizes)] if points else []
+            q += [trained.marginals(trained.posterior(memory), inputs[rows], memory.seen) for memory, rows in memories]
+        else:
+            encoded = [trained.encoded(batch, classes, inputs[rows]) for batch, rows in points]
+            q, noise = [part for part, _ in encoded], encoded[0][1]
+        order = torch.tensor([i for _, rows in (*points, *memories) for i in rows], dtype=torch.long)
+        whole = joined(q, order.argsort().to(inputs.device))
+        return order.sort().values, trained.prediction(whole, classes, noise)
+
+    def _joined(self, found: dict[Labels, tuple[Tensor, Prediction]], rows: int) -> ClassPrediction:
+        """One prediction over the classes of all tasks."""
+        if len(found) == 1 and self.classes in found:
+            only = found[self.classes][1]
+            assert isinstance(only, ClassPrediction)
+            return only
+        if rows * len(self.classes) > CELLS:
+            raise ValueError(
+                f"{rows} rows with probabilities of the {len(self.classes)} classes of all tasks together are too many "
+                "for one table: predict fewer rows at a time, or each task by itself."
+            )
+        column = {label: i for i, label in enumerate(self.classes)}
+        device = self._trained.device
+        p = torch.zeros(rows, len(self.classes), dtype=torch.float64, device=device)
+        best = torch.zeros(rows, dtype=torch.long, device=device)
+        for classes, (places, part) in found.items():
+            assert isinstance(part, ClassPrediction)
+            columns = torch.tensor([column[label] for label in classes], device=device)
+            at = places.to(device)
+            p[at.unsqueeze(-1), columns] = part.probabilities
+            best[at] = columns[part.best]
+        return ClassPrediction(p, best, self.classes)
+
+
+def _by_id(ids: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+    """The rows of each task, by the first of the ids that print alike."""
+    names: dict[str, Hashable] = {}
+    rows: dict[Hashable, list[int]] = {}
+    for i, id in enumerate(ids):
+        rows.setdefault(names.setdefault(str(id), id), []).append(i)
+    return rows
