@@ -22,8 +22,8 @@ from metavib.progress import Bar
 from metavib.training.config import Config, read
 from metavib.training.engine import compiles
 from metavib.training.fields import to_dict
-from metavib.training.loop import Interrupted
 from metavib.training.run_folder import CONFIG, RECORD
+from metavib.training.stopping import Interrupted
 from reproduction.shared_gpu import shared_gpu
 
 POLL = 0.5  # seconds
@@ -161,7 +161,7 @@ def _start(
         wanted = folder.parent / f"{folder.name}.config.json"
         write_json(wanted, to_dict(config))
         command = [sys.executable, "-m", "metavib", "train", config.tasks.name, "--config", str(wanted)]
-        command += ["--out", str(folder), "--resume", "--quiet"]
+        command += ["--resume", str(folder), "--quiet"]
         command += [] if trained is None else ["--trained", str(trained)]
         with open(folder.parent / f"{folder.name}.log", "wb") as log:
             return subprocess.Popen(

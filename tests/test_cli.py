@@ -1,6 +1,10 @@
 """The command line: what it prints, what it refuses and how, and that programs can read it."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +17,10 @@ from typer.testing import CliRunner
 import program
 import tiny
 from metavib import cli
-from metavib.files import write_json
-from metavib.training import checkpoint, recipes, run, run_folder
-from metavib.training.config import CLASSIFICATION, EXPERIMENTS
-from metavib.training.fields import to_dict
+from metavib.files import read_tensors, write_json, write_tensors
+from metavib.training import checkpoint, recipes, reference, run, run_folder
+from metavib.training.config import BOUND, CLASSIFICATION, DROPPED, EXPERIMENTS, METHODS, Config, read
+from metavib.training.fields import leaves, override, to_dict
 from metavib.training.protocols import classification
 
 
@@ -208,6 +212,18 @@ BAD = [
     (["train", "sinusoid", "--config", "missing.json"], "missing.json"),
     (["train", "glyphs", "--repeats", "3"], "one model a run"),
     (["train", "glyphs", "--set", "model.likelihood=gaussian", "--set", "model.sites=exact"], "likelihood of classes"),
+    (["train"], "name an experiment to train on (sinusoid, gaussian, table"),
+    (["train", "--resume", "nowhere"], "there is no run in nowhere to go on with"),
+    (["train", "sinusoid", "--resume", "a", "--out", "b"], "give one of them"),
+    (
+        ["train", "sinusoid", "--csv", "t.csv"],
+        "--csv does nothing for gp-vib on sinusoid: tasks.table.csv is",
+    ),
+    (["train", "glyphs", "--root", "."], "tasks.root is for experiments with images from files"),
+    (["train", "sinusoid", "--method", "maml", "--kernel", "rbf"], "model.kernel is for gp-vib, gp-maml and dkt"),
+    (["train", "glyphs", "--set", "model.inner_steps=3"], "model.inner_steps is for maml, stochastic-maml and gp-maml"),
+    (["config"], "say what to print"),
+    (["config", "train.lrr"], "there is no field 'train.lrr'"),
     (["evaluate", "nowhere"], "there is no checkpoint nowhere"),
     (["plot", "nowhere"], "there is no checkpoint nowhere"),
 ]
@@ -224,7 +240,7 @@ def test_bad_input_ends_with_a_message_and_nothing_written(metavib, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    "arguments", [["trane"], ["train"], ["train", "sinusoid", "--stepz", "3"], ["train", "sinusoid", "--steps", "x"]]
+    "arguments", [["trane"], ["train", "sinusoid", "--stepz", "3"], ["train", "sinusoid", "--steps", "x"]]
 )
 def test_bad_usage_is_status_2_too(metavib, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
@@ -237,9 +253,11 @@ def test_a_run_is_neither_overwritten_nor_changed(metavib, runs):
     before = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
     ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder)
     assert ended.status == 2 and "pass --resume" in ended.err
-    ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder, "--resume", "--seed", 9)
-    assert ended.status == 2 and "another config" in ended.err
-    ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--out", folder, "--resume", "--json")
+    ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--resume", folder, "--seed", 9)
+    assert ended.status == 2 and "another config" in ended.err and "seed = 0 there and 9 here" in ended.err
+    ended = metavib("train", "--resume", folder, "--set", "train.lr=0.5")
+    assert ended.status == 2 and "train.lr = 0.00075 there and 0.5 here" in ended.err
+    ended = metavib("train", "sinusoid", "--config", folder / "config.json", "--resume", folder, "--json")
     assert ended.status == 0 and strict(ended.out) == strict(before["record.json"].decode())["evaluation"]
     assert before == {entry.name: entry.read_bytes() for entry in folder.iterdir()}
 
@@ -307,10 +325,140 @@ def test_an_option_spreads_over_the_numbers_after_it(arguments, expected):
 def test_every_image_experiment_trains_from_the_command_line(metavib, tmp_path, name):
     """Each experiment's own recipe, made tiny; the data are ours, the path through the program is the user's."""
     small = dict(tiny._GLYPHS) | {"tasks.channels": 1, "tasks.augment": False, "model.norm": "running"}
+    small = {field: value for field, value in small.items() if counts(field, recipes.recipe(name, "gp-vib"))}
     options = [item for k, v in small.items() for item in ("--set", f"{k}={json.dumps(v)}")]
     ended = metavib("train", name, "--method", "gp-vib", "--out", tmp_path / "run", "--json", *options)
     assert ended.status == 0, ended.err
     assert strict(ended.out)["experiment"] == name
+
+
+def counts(field: str, config: Config) -> bool:
+    place = reference.where(field)
+    return place is None or place.holds(config)
+
+
+def test_a_run_goes_on_with_nothing_typed_again_and_can_be_made_longer(metavib, tmp_path):
+    """Stopped, resumed and lengthened, it ends as one that was so long from the start."""
+    config, folder = tiny.sinusoid(train__steps=6), tmp_path / "run"
+    train_config = override(config, {"train.steps": 4})
+    assert metavib("train", "--config", write_config(tmp_path / "c.json", train_config), "--out", folder).status == 0
+    ended = metavib("train", "--resume", folder, "--json")
+    assert ended.status == 0 and strict(ended.out)["rows"]  # finished: the record is there
+    ended = metavib("train", "--resume", folder, "--steps", 6, "--json")
+    assert ended.status == 0 and read(folder / "config.json") == config
+    whole = metavib(
+        "train", "--config", write_config(tmp_path / "d.json", config), "--out", tmp_path / "whole", "--json"
+    )
+    assert strict(ended.out) == strict(whole.out)
+    assert strict((folder / "record.json").read_text())["config"] == to_dict(config)
+    ended = metavib("train", "--resume", folder, "--steps", 3)
+    assert ended.status == 2 and "train.steps = 6 there and 3 here" in ended.err
+
+
+def test_a_run_can_be_started_and_gone_on_with_by_the_same_command(metavib, tmp_path):
+    """As `torchrun --max-restarts` needs it."""
+    arguments = ["train", "sinusoid", "--config", write_config(tmp_path / "c.json", tiny.sinusoid()), "--json"]
+    first, second = (metavib(*arguments, "--resume", tmp_path / "run") for _ in range(2))
+    assert first.status == second.status == 0 and first.out == second.out
+
+
+def test_a_run_of_version_0_1_is_read(metavib, runs, tmp_path):
+    """Its config has fields that are gone, and its test stands in two files."""
+    folder = shutil.copytree(runs / "gp-vib", tmp_path / "old")
+    dropped = json.loads((folder / "config.json").read_text())
+    for dotted, value in DROPPED.items():
+        section, name = dotted.split(".")
+        dropped[section][name] = value
+    tensors, header = read_tensors(folder / "last.safetensors")
+    write_tensors(folder / "last.safetensors", tensors, header | {"config": json.dumps(dropped)})
+    write_json(folder / "config.json", dropped)
+    record = json.loads((folder / "record.json").read_text())
+    write_json(folder / "record.json", record | {"config": dropped})
+    write_json(folder / "evaluation.json", record["evaluation"])
+    assert strict(metavib("show", folder, "--json").out)["evaluation"] == record["evaluation"]
+    assert strict(metavib("evaluate", folder, "--json").out) == record["evaluation"]
+    assert strict(metavib("train", "--resume", folder, "--json").out) == record["evaluation"]
+    dropped["model"]["dkt_noise"] = 0.3
+    write_json(folder / "config.json", dropped)
+    ended = metavib("train", "--resume", folder)
+    assert ended.status == 2 and "model.dkt_noise = 0.3 was possible until metavib 0.1" in ended.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_a_sentence(metavib, runs, tmp_path):
+    for arguments in (["evaluate", runs / "gp-vib"], ["train", "sinusoid", "--out", tmp_path / "run"]):
+        ended = metavib(*arguments, "--device", "cuda")
+        assert ended.status == 2 and "PyTorch sees no GPU on this machine; use --device cpu" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+# Configs
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_config_that_is_printed_is_read_again(metavib, tmp_path, name):
+    for method in METHODS if name in CLASSIFICATION else BOUND:
+        (tmp_path / "c.toml").write_text(metavib("config", name, "--method", method).out)
+        assert read(tmp_path / "c.toml") == recipes.recipe(name, method)
+    assert strict(metavib("config", name, "--json").out) == to_dict(recipes.recipe(name, "gp-vib"))
+
+
+def test_the_config_of_a_run_is_printed(metavib, runs, tmp_path):
+    (tmp_path / "c.toml").write_text(metavib("config", runs / "maml").out)
+    assert read(tmp_path / "c.toml") == tiny.sinusoid("maml")
+
+
+@pytest.mark.parametrize("field", reference.fields())
+def test_every_field_of_a_config_is_explained(metavib, field):
+    ended = metavib("config", field)
+    assert ended.status == 0 and field in ended.out and reference.fields()[field].meaning[1:20] in ended.out
+
+
+def test_the_page_of_config_fields_is_up_to_date(metavib):
+    """docs/config.md is what `metavib config --markdown` prints, byte for byte."""
+    page = (Path(__file__).parents[1] / "docs" / "config.md").read_text()
+    assert metavib("config", "--markdown").out == page
+    assert all(f"| `{field}` |" in page for field in leaves(Config()))
+
+
+def test_a_field_is_explained_with_the_recipes_that_set_it(metavib):
+    assert "0.35: gp-vib --improved on cub" in metavib("config", "crop").out
+    ended = metavib("config", "steps")  # the last part of a name will do where it is clear
+    assert ended.status == 0 and "train.steps" in ended.out
+    assert "several fields: tasks.kernel, model.kernel" in metavib("config", "kernel").err
+
+
+def test_every_place_where_a_field_counts_is_of_fields_that_exist():
+    listed = [field for place in reference.PLACES for field in place.fields]
+    assert set(listed) <= set(reference.fields()) and len(listed) == len(set(listed))
+
+
+# The door
+
+
+def test_the_program_answers_without_pytorch():
+    """Help, version and completion start in a fresh process that never imports it, nor anything else that is slow."""
+    code = (
+        "import sys\nfrom metavib import cli\n"
+        "try:\n    cli.main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "slow = {'torch', 'numpy', 'scipy', 'matplotlib', 'PIL', 'sklearn', 'optuna'} & set(sys.modules)\n"
+        "assert not slow, slow"
+    )
+    for argument in ("--help", "--version"):
+        ended = subprocess.run([sys.executable, "-c", code, argument], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("metavib ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("metavib tr", "train"), ("metavib train gly", "glyphs"), ("metavib train --method stoch", "stochastic-maml")],
+)
+def test_a_shell_completes_commands_experiments_and_methods(typed, offered):
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), "_METAVIB_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-c", "from metavib import cli; cli.main()"]
+    ended = subprocess.run(command, env={**os.environ, **words}, capture_output=True, text=True)
+    assert offered in ended.stdout.split(), ended
 
 
 def test_demo_is_a_recipe_that_runs(metavib, tmp_path, monkeypatch):

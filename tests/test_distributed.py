@@ -355,10 +355,10 @@ def test_the_example_of_the_docs_runs(tmp_path, monkeypatch):
 def test_the_program_under_torchrun_survives_the_death_of_a_rank(tmp_path):
     """Two processes, one of which is killed; a single one then ends the run."""
     folder = tmp_path / "run"
-    arguments = ["-m", "metavib", "train", "sinusoid", "--out", str(folder), "--quiet", "--steps", "400"]
+    arguments = ["-m", "metavib", "train", "sinusoid", "--resume", str(folder), "--quiet", "--steps", "400"]
     for option in ("tasks=4", "log_every=5", "save_every=20", "validate_every=0"):
         arguments += ["--set", f"train.{option}"]
-    arguments += ["--set", "test.tasks=20", "--resume"]
+    arguments += ["--set", "test.tasks=20"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(

@@ -16,7 +16,7 @@ from metavib.data.embeddings import read_embeddings
 from metavib.files import write_tensors
 from metavib.networks import ResNet12
 from metavib.random import seeded
-from metavib.training import loop, pretrain, run_folder
+from metavib.training import pretrain, run_folder
 from metavib.training.config import CLASSIFICATION
 from metavib.training.embedding import View, embedded, features, nearest_centroids
 from metavib.training.fields import override
@@ -192,13 +192,13 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(monkeypatch, trained, tmp_pat
         def __exit__(self, *_):
             return None
 
-    monkeypatch.setattr(loop, "Stop", Stop)
+    monkeypatch.setattr(pretrain, "Stop", Stop)
     stops = 0
     while True:
         try:
             pretrain.pretrain(small(), folder, resume=True, quiet=True, splits=tiny.splits())
             break
-        except loop.Interrupted as stop:
+        except pretrain.Interrupted as stop:
             assert "--resume" in str(stop)
             stops += 1
     assert stops >= 2

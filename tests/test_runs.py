@@ -136,7 +136,7 @@ def test_a_run_waits_for_the_compiled_code_of_its_twin(tmp_path, monkeypatch):
         returncode = 0
 
         def __init__(self, command, **options) -> None:
-            self.folder, self.polls = Path(command[command.index("--out") + 1]), 0
+            self.folder, self.polls = Path(command[command.index("--resume") + 1]), 0
             events.append(f"{self.folder.name} starts")
 
         def poll(self) -> int | None:

@@ -1,49 +1,132 @@
-"""From the options of a command to a config: `metavib train` and `metavib tune` read them alike."""
+"""Options that several commands share, and how they become a config."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metavib.training import recipes
-from metavib.training.config import Config, read
-from metavib.training.fields import override
-from metavib.training.protocols.table import resolve
+from metavib.training.config import EXPERIMENTS, METHODS
 
-# Options of both commands.
-ConfigFile = Annotated[Path | None, typer.Option(help="A config file, JSON or TOML, in place of the recipe.")]
-Improved = Annotated[bool, typer.Option("--improved", help="Our own recipe in place of the paper's.")]
-Seed = Annotated[int | None, typer.Option(help="Decides weights and training tasks.")]
-Shots = Annotated[int | None, typer.Option(help="K, support points of a training task.")]
-KernelName = Annotated[str | None, typer.Option(help="linear, cosine, bn-cosine, rbf, matern32 or matern52.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
-Precision = Annotated[str | None, typer.Option(help="float32, float64, bf16; on a GPU also tf32.")]
+if TYPE_CHECKING:
+    from metavib.training.config import Config
+
+KERNELS = ("linear", "cosine", "bn-cosine", "rbf", "matern32", "matern52")
+
+
+def _starting(names: tuple[str, ...]) -> Any:
+    """What a shell offers after some letters of a name."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+Experiment = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="EXPERIMENT", help=f"One of: {', '.join(EXPERIMENTS)}.", autocompletion=_starting(EXPERIMENTS)
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help=f"One of: {', '.join(METHODS)}. Without it: gp-vib.", autocompletion=_starting(METHODS), show_default=False
+    ),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option(help="A config file, JSON or TOML, to start from in place of a recipe.")
+]
+Improved = Annotated[
+    bool, typer.Option("--improved", help="Start from this project's own recipe in place of the paper's.")
+]
+Set = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change any field of the config, e.g. `train.lr=2e-3`; `metavib config FIELD` explains it.",
+    ),
+]
+Seed = Annotated[int | None, typer.Option(help="Decides the starting weights and the training tasks.")]
+Shots = Annotated[int | None, typer.Option(help="K: support points of a training task, or of each of its classes.")]
+KernelName = Annotated[
+    str | None, typer.Option(help=f"Kernel of a GP method: {', '.join(KERNELS)}.", autocompletion=_starting(KERNELS))
+]
+Device = Annotated[str | None, typer.Option(help="Where to compute: cpu or cuda.")]
+Precision = Annotated[str | None, typer.Option(help="Format of numbers: float32, float64, bf16; on a GPU also tf32.")]
 Root = Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")]
-Csv = Annotated[Path | None, typer.Option(help="File of the experiment `table`.")]
-TaskColumn = Annotated[str | None, typer.Option(help="Its column with the task of each row.")]
+Csv = Annotated[Path | None, typer.Option(help="The CSV file of the experiment `table`.")]
+TaskColumn = Annotated[str | None, typer.Option(help="Its column that says which task a row belongs to.")]
 Target = Annotated[str | None, typer.Option(help="Its column with the output of each row.")]
-LikelihoodName = Annotated[str | None, typer.Option(help="gaussian, student-t, poisson or bernoulli outputs.")]
+LikelihoodName = Annotated[
+    str | None, typer.Option(help="Kind of its outputs: gaussian, student-t, poisson (counts) or bernoulli (0 and 1).")
+]
+Run = Annotated[Path, typer.Argument(help="A run folder, as `metavib train` writes it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bars.")]
 
 
-def resolved(
-    name: str, method: str, *, config: Path | None, improved: bool, assign: list[str], given: dict[str, Any]
-) -> Config:
-    """The config of a run: a recipe or a file, then what was given, then `--set`.
+class Given:
+    """What was said on the command line about fields of a config.
+
+    Args:
+        assign: the texts `FIELD=VALUE` of `--set`.
+        options: for each option that stands for a field, that field and the value given; None for not given.
+
+    Attributes:
+        named: values of fields that were given by options of their own.
+        values: all values by field; `--set` has the last word.
+        options: what each field was given by, for messages.
+
+    Example:
+        >>> given = Given(["train.lr=0.01"], {"--steps": ("train.steps", 100), "--seed": ("seed", None)})
+        >>> given.values
+        {'train.steps': 100, 'train.lr': '0.01'}
+    """
+
+    def __init__(self, assign: list[str], options: dict[str, tuple[str, Any]]) -> None:
+        said = {option: (field, _plain(value)) for option, (field, value) in options.items() if value is not None}
+        set_ = assignments(assign)
+        self.named = {field: value for field, value in said.values()}
+        self.values = self.named | set_
+        self.options = {field: option for option, (field, _) in said.items()} | {f: f"--set {f}" for f in set_}
+
+
+def resolved(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":
+    """The config of a new run, with what a table decides filled in; arguments as in `described`."""
+    from metavib.training.protocols.table import resolve
+
+    found = described(name, method, given, config=config, improved=improved)
+    return resolve(found) if name == "table" else found
+
+
+def described(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":
+    """A recipe or a file, changed by what was given.
 
     Args:
         name: the experiment.
-        method: decides the recipe, where no file does.
+        method: decides the recipe, where no file does; None for gp-vib.
+        given: what was said about fields.
         config: a config file in place of the recipe.
         improved: our own recipe in place of the paper's.
-        assign: `FIELD=VALUE` texts.
-        given: values of fields that have options of their own; None: not given.
     """
-    given = {field: str(value) if isinstance(value, Path) else value for field, value in given.items()}
-    default = recipes.improved if improved else recipes.recipe
-    sizes: Any = {"shots": given.get("tasks.shots"), "kernel": given.get("model.kernel") or "linear"}
-    base = read(config) if config else default(name, method, **sizes)
-    base = override(base, {k: v for k, v in given.items() if v is not None} | assignments(assign))
-    return resolve(base) if name == "table" else base
+    from metavib.training import recipes
+    from metavib.training.config import read
+    from metavib.training.fields import override
+    from metavib.training.reference import check_counts
+
+    if config is None:
+        default = recipes.improved if improved else recipes.recipe
+        sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel") or "linear"}
+        base = default(name, method or "gp-vib", **sizes)
+    else:
+        base = read(config)
+        if improved:
+            raise ValueError("--improved chooses a recipe and --config a file to start from: give one of them.")
+        if method is not None:
+            base = override(base, {"method": method})
+        if base.tasks.name != name:
+            raise ValueError(f"{config} is of the experiment {base.tasks.name}, not of {name}.")
+    found = override(base, given.values)
+    check_counts(given.options, found)
+    return found
 
 
 def assignments(texts: list[str]) -> dict[str, str]:
@@ -55,3 +138,7 @@ def assignments(texts: list[str]) -> dict[str, str]:
             raise ValueError(f"--set takes FIELD=VALUE, such as train.lr=2e-3; got {text!r}.")
         pairs[key.strip()] = value.strip()
     return pairs
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

@@ -2,26 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metavib.cli.options import Device, Precision, Root, Seed, assignments
-from metavib.data.embeddings import write_embeddings
+from metavib.cli.options import Device, Json, Precision, Quiet, Root, Seed, assignments
 from metavib.files import write_json
-from metavib.networks.weights import Network
 from metavib.show import tables
 from metavib.show.console import note, print_markdown
-from metavib.training import build, run_folder
-from metavib.training import pretrain as stage
 from metavib.training.config import CLASSIFICATION, Config, TasksConfig
-from metavib.training.embedding import View, embedded
 from metavib.training.fields import override
-from metavib.training.protocols import classification
 from metavib.training.recipes import recipe
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+if TYPE_CHECKING:
+    from metavib.networks.weights import Network
 
 
 def pretrain(
@@ -49,6 +43,8 @@ def pretrain(
 
     Example: `metavib pretrain cub --device cuda --precision bf16`
     """
+    from metavib.training import pretrain as stage
+
     given: dict[str, Any] = {"epochs": epochs, "seconds": seconds, "seed": seed, "device": device}
     given |= {"precision": precision, "tasks.root": None if root is None else str(root)}
     changes = {field: value for field, value in given.items() if value is not None} | assignments(assign)
@@ -90,6 +86,11 @@ def embed(
 
     Example: `metavib embed runs/cub-pretrained-0 cub --size 84 --size 96 --mirror`
     """
+    from metavib.data.embeddings import write_embeddings
+    from metavib.training import build
+    from metavib.training.embedding import View, embedded
+    from metavib.training.protocols import classification
+
     if name not in CLASSIFICATION:
         raise ValueError(f"experiment must be one of {', '.join(CLASSIFICATION)}; got {name!r}.")
     build.set_torch(Config(device=device, precision=precision))
@@ -112,8 +113,12 @@ def embed(
     note(f"{path}: {sum(part.size for part in parts):,} pictures, {parts.train.images.shape[-1]} features each")
 
 
-def _network(source: Path) -> tuple[Network, TasksConfig]:
+def _network(source: Path) -> tuple["Network", TasksConfig]:
     """The network of a supervised stage or of a meta-trained run, and the pictures it was trained on."""
+    from metavib.networks.weights import Network
+    from metavib.training import pretrain as stage
+    from metavib.training import run_folder
+
     if (source / run_folder.LAST).exists() and not (source / stage.BACKBONE).exists():
         model = run_folder.selected(source)
         return next(m for m in model.modules() if isinstance(m, Network)), run_folder.chosen(source).config.tasks

@@ -5,15 +5,15 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metavib.adapt.file import column_of, run_of
-from metavib.adapt.learner import Learner, Predictor, Predictors
 from metavib.files import write_atomically
 from metavib.show import tables
-from metavib.training import run_folder
+
+if TYPE_CHECKING:  # commands import PyTorch when they are called: `metavib --help` does without
+    from metavib.adapt.learner import Learner, Predictor, Predictors
 
 Row = dict[str, Any]
 
@@ -43,6 +43,8 @@ def adapt(
 
     Example: `metavib adapt runs/table-gp-vib-0 --support new.csv --task sensor --out tasks.safetensors`
     """
+    from metavib.adapt.learner import Learner
+
     out, learner = out or Path("task.safetensors"), Learner.from_run(run)
     options: Any = {"classes": None if classes is None else [name.strip() for name in classes.split(",")]}
     known = learner.adapt(support, **options) if task is None else learner.adapt_many(support, task, **options)
@@ -114,13 +116,19 @@ def predict(
 
 def _many(file: Path, task: str | None) -> bool:
     """Whether a file holds many tasks."""
+    from metavib.adapt.file import column_of
+
     column = column_of(file)
     if task and not column:
         raise ValueError(f"{file} holds one task, which has no id: leave --task {task} out, or adapt with it.")
     return bool(column)
 
 
-def _learner(file: Path, run: Path | None) -> tuple[Path, Learner]:
+def _learner(file: Path, run: Path | None) -> "tuple[Path, Learner]":
+    from metavib.adapt.file import run_of
+    from metavib.adapt.learner import Learner
+    from metavib.training import run_folder
+
     folder = run or run_of(file)
     if not (folder / run_folder.LAST).exists():
         raise FileNotFoundError(f"{file} was made with the run {folder}, which is not there; name it with --run.")
@@ -133,7 +141,9 @@ def _joined(i: int, beside: Row, found: Row) -> Row:
     return {"query": str(i + 1)} | own | found
 
 
-def _known(known: Predictor | Predictors) -> str:
+def _known(known: "Predictor | Predictors") -> str:
+    from metavib.adapt.learner import Predictors
+
     names = ", ".join(map(str, known.classes[:20])) + ", ..." * (len(known.classes) > 20)
     classes = f", classes {names}" if names else ""
     if isinstance(known, Predictors):

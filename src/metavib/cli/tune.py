@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metavib.cli import options as cli_config
 from metavib.cli.options import (
     ConfigFile,
     Csv,
     Device,
+    Given,
     Improved,
+    Json,
     KernelName,
     LikelihoodName,
+    Method,
     Precision,
+    Quiet,
     Root,
     Seed,
     Shots,
     Target,
     TaskColumn,
+    assignments,
+    resolved,
 )
-from metavib.show import plots, tables
+from metavib.show import tables
 from metavib.show.console import note, print_markdown
-from metavib.training import build
-from metavib.training.config import EXPERIMENTS, METHODS, Config
+from metavib.training.config import EXPERIMENTS, Config
 
 if TYPE_CHECKING:
     from metavib.tune import Result, Search, Space
@@ -36,7 +40,7 @@ SHOWN = 10  # trials of the table
 
 def tune(
     name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(EXPERIMENTS)}.")],
-    method: Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")] = "gp-vib",
+    method: Method = None,
     trials: Annotated[int, typer.Option(help="Trials the study is to have in all, whoever runs them.")] = 30,
     ranges: Annotated[
         list[str],
@@ -81,8 +85,8 @@ def tune(
     task: TaskColumn = None,
     target: Target = None,
     likelihood: LikelihoodName = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")] = False,
+    quiet: Quiet = False,
+    json_: Json = False,
 ) -> None:
     """Search hyperparameters on the validation tasks (needs the extra: `pip install metavib[tune]`).
 
@@ -91,18 +95,29 @@ def tune(
 
     Example: `metavib tune sinusoid --method gp-vib --trials 30 --steps 5000`
     """
+    from metavib.training import build
     from metavib.tune import Search, with_curve
     from metavib.tune import tune as run
 
-    given: dict[str, Any] = {"train.steps": steps, "seed": seed, "tasks.shots": shots, "model.kernel": kernel}
-    given |= {"precision": precision, "device": device, "tasks.root": root, "tasks.table.csv": csv}
-    given |= {"tasks.table.task": task, "tasks.table.target": target, "model.likelihood": likelihood}
-    resolved = cli_config.resolved(name, method, config=config, improved=improved, assign=assign, given=given)
-    fixed = set(cli_config.assignments(assign))
-    named = study or _name(resolved)
+    options: dict[str, tuple[str, Any]] = {
+        "--steps": ("train.steps", steps),
+        "--seed": ("seed", seed),
+        "--shots": ("tasks.shots", shots),
+        "--kernel": ("model.kernel", kernel),
+        "--device": ("device", device),
+        "--precision": ("precision", precision),
+        "--root": ("tasks.root", root),
+        "--csv": ("tasks.table.csv", csv),
+        "--task": ("tasks.table.task", task),
+        "--target": ("tasks.table.target", target),
+        "--likelihood": ("model.likelihood", likelihood),
+    }
+    wanted = resolved(name, method, Given(assign, options), config=config, improved=improved)
+    fixed = set(assignments(assign))
+    named = study or _name(wanted)
     search = Search(
-        config=resolved if "train.validate_every" in fixed else with_curve(resolved),
-        space=_space(resolved, ranges, fixed),
+        config=wanted if "train.validate_every" in fixed else with_curve(wanted),
+        space=_space(wanted, ranges, fixed),
         folder=out or Path("runs") / f"tune-{named}",
         study=named,
         storage=storage,
@@ -133,6 +148,7 @@ def _space(config: Config, texts: list[str], fixed: set[str]) -> "Space":
 
 
 def _draw(search: "Search", result: "Result") -> None:
+    from metavib.show import plots
     from metavib.tune.figure import figure
 
     title = f"{search.study}: {len(result.trials)} trials"

@@ -91,7 +91,8 @@ class TasksConfig:
     """Which tasks there are, and of what size.
 
     Args:
-        name: the experiment, one of `EXPERIMENTS`.
+        name: the experiment: sinusoid, gaussian, table, glyphs, omniglot-emnist, omniglot, augmented-omniglot,
+            mini-imagenet, cub, mini-imagenet-cub or images.
         shots: K, the number of support points of a task (of each class, in classification).
         queries: the number of query points of a task (of each class, in classification).
         min_shots: where set, every task draws its own number of support points, uniformly between this and `shots`.
@@ -161,7 +162,7 @@ class ModelConfig:
         sites: how support points become sites: exact, simplified, full or general.
         site_m: where the factor m of simplified and full sites starts.
         site_s: where the variance s of simplified and full sites starts.
-        likelihood: gaussian, student-t, poisson, bernoulli or softmax.
+        likelihood: how outputs depend on the function: gaussian, student-t, poisson, bernoulli or softmax.
         noise: where the noise variance of a real-valued likelihood starts.
         noise_floor: lower bound of that noise variance.
         learn_noise: learn the noise variance of the Gaussian likelihood.
@@ -276,12 +277,13 @@ class Config:
     """A run.
 
     Args:
-        method: one of `METHODS`.
+        method: gp-vib, maml, stochastic-maml or gp-maml; or a baseline: feature-transfer, baseline++, matching-net,
+            proto-net, relation-net or dkt.
         seed: decides weights and training tasks.
         repeats: number of independent trainings side by side, each with weights and tasks of its own.
-        device: cpu or cuda.
-        precision: float32, float64, bf16 (networks compute in bfloat16), or on a GPU tf32 (convolutions in
-            TensorFloat-32); weights and the GP algebra are float32 in all but float64.
+        device: where to compute: cpu or cuda.
+        precision: format of numbers: float32, float64, bf16 (networks compute in bfloat16), or on a GPU tf32
+            (convolutions in TensorFloat-32); weights and the GP algebra are float32 in all but float64.
         threads: threads of PyTorch on a CPU; 0 leaves PyTorch its own choice. Small networks are fastest with one.
         tasks: which tasks there are.
         model: prior, encoder and likelihood.

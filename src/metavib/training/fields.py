@@ -14,6 +14,11 @@ def to_dict(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
+def to_toml(config: Any) -> str:
+    """A dataclass as TOML, nested ones as sections; TOML has no none, so that such fields are comments."""
+    return "\n".join(_toml(to_dict(config), "")).strip()
+
+
 def from_dict(cls: type[T], values: Any, *, path: str = "") -> T:
     """Builds a dataclass from a dictionary, field by field.
 
@@ -57,6 +62,18 @@ def differences(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
     """The fields in which two configs of one type differ, by dotted name, with both values."""
     first, second = leaves(old), leaves(new)
     return {name: (value, second[name]) for name, value in first.items() if value != second[name]}
+
+
+def _toml(values: dict[str, Any], path: str) -> Iterator[str]:
+    for name, value in values.items():
+        if value is None:
+            yield f"# {name} = none"
+        elif not isinstance(value, dict):
+            yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield f"\n[{path}{name}]"
+            yield from _toml(value, f"{path}{name}.")
 
 
 def _leaves(values: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:

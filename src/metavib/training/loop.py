@@ -8,12 +8,11 @@ random streams, and nothing else decides.
 """
 
 import json
-import signal
 import time
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +30,9 @@ from metavib.training.fields import differences
 from metavib.training.protocols import Experiment, experiment
 from metavib.training.run_folder import BEST, CONFIG, LAST, METRICS
 from metavib.training.step import Step, adam, decay, set_rates
+from metavib.training.stopping import Interrupted, Stop
 
 TRAIN = 10  # name of the random stream, apart from those of validation and test by construction
-
-
-class Interrupted(Exception):
-    """Training was asked to stop and has saved its state."""
 
 
 def train(
@@ -136,36 +132,6 @@ def train(
                 if not last and stopping:
                     raise Interrupted(_stopped(n, options.steps, folder))
     return ranks.on_first(run_folder.selected, folder).to(config.device)
-
-
-@final
-class Stop:
-    """Ctrl-C and SIGTERM as a question that the loop asks between steps; a second one stops at once.
-
-    Attributes:
-        asked: whether one came.
-        at_once: whether already the first one is to stop at once.
-    """
-
-    def __init__(self) -> None:
-        self.asked, self.at_once = False, False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Stop":
-        try:
-            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: signals are somebody else's business
-            pass
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked or self.at_once:
-            raise KeyboardInterrupt
-        self.asked = True
 
 
 def _stopped(step: int, steps: int, folder: Path) -> str:

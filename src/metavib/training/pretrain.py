@@ -37,7 +37,7 @@ from metavib.networks.weights import Network
 from metavib.progress import Bar
 from metavib.random import Stream, seeded
 from metavib.tasks.inputs import Inputs
-from metavib.training import build, loop, run_folder
+from metavib.training import build, run_folder
 from metavib.training.config import CLASSIFICATION, PRECISIONS, Config, TasksConfig
 from metavib.training.embedding import View, centroid_scores, features, queries_of
 from metavib.training.engine.compile import Work, compiled
@@ -46,6 +46,7 @@ from metavib.training.fields import from_dict, override, to_dict
 from metavib.training.protocols import classification
 from metavib.training.protocols.experiment import VALIDATION
 from metavib.training.recipes import recipe
+from metavib.training.stopping import Interrupted, Stop
 
 BACKBONE = "backbone.safetensors"
 FORMAT = "metavib-pretraining-1"
@@ -193,7 +194,7 @@ def pretrain(
         splits: the data, where it is at hand; read from disk otherwise.
 
     Raises:
-        metavib.training.loop.Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
+        metavib.training.stopping.Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
     """
     build.set_torch(Config(device=config.device, precision=config.precision, threads=config.threads))
     prepare(config, folder, resume=resume)
@@ -248,7 +249,7 @@ class _Run:
     def train(self, *, quiet: bool) -> None:
         """Steps until the last one, or until the time is over; a validation ends it."""
         config, start = self.config, time.monotonic() - self.spent
-        with Bar("pretraining", self.steps, start=self.step, show=not quiet) as advance, loop.Stop() as stop:
+        with Bar("pretraining", self.steps, start=self.step, show=not quiet) as advance, Stop() as stop:
             while self.progress < 1:
                 side = config.crops[int(self.progress * len(config.crops))]
                 hit, loss = self._take_step(side)
@@ -269,7 +270,7 @@ class _Run:
                 if over or stopped or (not within and epoch % config.save_every == 0):
                     self._save()
                 if stopped and not over:
-                    raise loop.Interrupted(f"stopped after {self.step} of {self.steps} steps; continue with --resume.")
+                    raise Interrupted(f"stopped after {self.step} of {self.steps} steps; continue with --resume.")
 
     def _take_step(self, side: int) -> tuple[Tensor, ...]:
         epoch, within = divmod(self.step, self.steps_of_epoch)

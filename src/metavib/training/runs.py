@@ -45,7 +45,7 @@ def run(config: Config, folder: Path, *, resume: bool = False, quiet: bool = Fal
         quiet: draw no progress bars.
 
     Raises:
-        metavib.training.loop.Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
+        metavib.training.stopping.Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
     """
     build.set_torch(config)
     with processes.joined(config.device) as ranks:

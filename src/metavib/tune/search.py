@@ -32,6 +32,7 @@ from metavib.training import loop as training
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
 from metavib.training.protocols import experiment
+from metavib.training.stopping import Interrupted
 from metavib.tune.ranges import Space, value_of
 from metavib.tune.study import FINISHED, Trial, folder_number, importances, still, storage, trials, try_again
 
@@ -123,7 +124,7 @@ def tune(search: Search, *, jobs: int = 1, quiet: bool = False) -> Result:
         quiet: no progress bar.
 
     Raises:
-        metavib.training.loop.Interrupted: after Ctrl-C or SIGTERM; the trial it was at is tried again by the next
+        metavib.training.stopping.Interrupted: after Ctrl-C or SIGTERM; the trial it was at is tried again by the next
         worker.
     """
     if jobs < 1:
@@ -196,8 +197,8 @@ def _help(search: Search) -> None:
     build.set_torch(search.config)
     try:
         with still():
-            _work(open_study(search), search, lambda completed, note="": None)
-    except training.Interrupted:
+            _work(open_study(search), search, lambda completed, note=None: None)
+    except Interrupted:
         pass
     except Exception as error:  # the parent reports that there was one
         note(f"error in a worker: {error}")
@@ -262,9 +263,9 @@ def _objective(study: optuna.Study, search: Search, advance: Advance, lost: list
     except FloatingPointError as error:  # as good as pruned: such values are to be avoided
         trial.set_user_attr("diverged", str(error))
         raise optuna.TrialPruned from error
-    except (training.Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         try_again(study, study.get_trials(deepcopy=False)[trial.number], crashed=False)
-        raise training.Interrupted("the search was stopped; the same command goes on with it.") from None
+        raise Interrupted("the search was stopped; the same command goes on with it.") from None
     lines = _validations(folder)
     chosen = max(lines, key=lambda line: line["validation"]["score"]) if config.train.select == "best" else lines[-1]
     trial.set_user_attr("step", chosen["step"])

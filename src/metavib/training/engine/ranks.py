@@ -26,19 +26,12 @@ from metavib.networks.norm import TaskNorm
 from metavib.objective import Bound, Objective
 from metavib.random import Noise, Portion
 from metavib.tasks.task import Task, select
+from metavib.training.stopping import FirstFailed, RankLost
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE = timedelta(hours=12)  # for the first rank's validations; a rank that dies is noticed at once all the same
-
-
-class RankLost(RuntimeError):
-    """Another process of the run ended, so that this one cannot go on."""
-
-
-class FirstFailed(RankLost):
-    """The first rank met an error, which it reports itself."""
 
 
 class Ranks(ABC):

@@ -1,0 +1,264 @@
+"""Commands about runs: train one, test it, look at it."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metavib.cli.options import (
+    ConfigFile,
+    Csv,
+    Device,
+    Experiment,
+    Given,
+    Improved,
+    Json,
+    KernelName,
+    LikelihoodName,
+    Method,
+    Precision,
+    Quiet,
+    Root,
+    Run,
+    Seed,
+    Set,
+    Shots,
+    Target,
+    TaskColumn,
+    resolved,
+)
+from metavib.training.config import CLASSIFICATION, EXPERIMENTS, REGRESSION, read
+
+if TYPE_CHECKING:
+    from metavib.training.config import Config
+
+
+def train(
+    name: Experiment = None,
+    method: Method = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: `runs/EXPERIMENT-METHOD-SEED`.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with the run in this folder, with its own config: nothing is typed again, and `--steps` may "
+            "make it longer. With EXPERIMENT, start it there if it is not there yet.",
+        ),
+    ] = None,
+    config: ConfigFile = None,
+    improved: Improved = False,
+    assign: Set = [],  # noqa: B006 - typer copies it
+    steps: Annotated[int | None, typer.Option(help="Number of training steps.")] = None,
+    seed: Seed = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Number of independent trainings side by side (not with images).")
+    ] = None,
+    shots: Shots = None,
+    kernel: KernelName = None,
+    beta: Annotated[float | None, typer.Option(help="Weight of the KL in the bound.")] = None,
+    device: Device = None,
+    precision: Precision = None,
+    root: Root = None,
+    csv: Csv = None,
+    task: TaskColumn = None,
+    target: Target = None,
+    likelihood: LikelihoodName = None,
+    trained: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Train nothing: test the model of this finished run under the new `test.*`."),
+    ] = None,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Meta-train a method on an experiment, and test it on new tasks.
+
+    Writes a run folder: the whole config, metrics as JSON lines, checkpoints, and the record of the finished run. Stop
+    it with Ctrl-C whenever you like and continue with `--resume RUN`: on a CPU the result is the same to the last bit.
+
+    Examples: `metavib train glyphs`, `metavib train sinusoid --method maml --steps 5000`,
+    `metavib train --resume runs/glyphs-gp-vib-0`
+    """
+    options: dict[str, tuple[str, Any]] = {
+        "--steps": ("train.steps", steps),
+        "--seed": ("seed", seed),
+        "--repeats": ("repeats", repeats),
+        "--shots": ("tasks.shots", shots),
+        "--kernel": ("model.kernel", kernel),
+        "--beta": ("train.beta", beta),
+        "--device": ("device", device),
+        "--precision": ("precision", precision),
+        "--root": ("tasks.root", root),
+        "--csv": ("tasks.table.csv", csv),
+        "--task": ("tasks.table.task", task),
+        "--target": ("tasks.table.target", target),
+        "--likelihood": ("model.likelihood", likelihood),
+    }
+    given = Given(assign, options)
+    if resume is not None and out is not None:
+        raise ValueError("--resume names the run folder, and so does --out: give one of them.")
+    if name is None and config is not None:
+        name = read(config).tasks.name
+    if name is None:
+        wanted = _resumed(resume, method, given, improved=improved)
+    else:
+        wanted = resolved(name, method, given, config=config, improved=improved)
+    folder = resume or out or Path("runs") / f"{wanted.tasks.name}-{wanted.method}-{wanted.seed}"
+
+    from metavib.training import runs
+
+    again: Any = {"resume": resume is not None, "quiet": quiet or json_}
+    record = runs.run(wanted, folder, **again) if trained is None else runs.retest(wanted, folder, trained, **again)
+    if not record:  # a process that is not the first of its run
+        return
+    _show_evaluation(record["evaluation"], json_=json_)
+    if not json_:
+        from metavib.show.console import note
+
+        note(f"run folder: {folder}; next: `metavib plot {folder}`")
+
+
+def evaluate(
+    run: Run,
+    shots: Annotated[list[int], typer.Option(help="Support sizes to test with, e.g. `--shots 5 10 20`.")] = [],  # noqa: B006
+    ways: Annotated[int | None, typer.Option(help="Number of classes of a test task.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Number of test tasks for each support size.")] = None,
+    inner_steps: Annotated[
+        list[int], typer.Option(help="Numbers of gradient steps at test, for MAML and its kin, e.g. `1 5 10`.")
+    ] = [],  # noqa: B006
+    temperature: Annotated[
+        bool,
+        typer.Option("--temperature", help="Also report probabilities under a temperature fitted on validation tasks."),
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Decides the test tasks.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda; any run can be tested on either.")] = "cpu",
+    root: Root = None,
+    quiet: Quiet = False,
+    json_: Json = False,
+) -> None:
+    """Test a trained run on new tasks.
+
+    Regression: error, log predictive density, coverage of the 50, 90 and 95% intervals. Classification: accuracy,
+    negative log likelihood (NLL), Brier score, expected calibration error (ECE). All with 95% intervals.
+
+    Example: `metavib evaluate runs/sinusoid-gp-vib-0 --shots 5 10 20`
+    """
+    options: dict[str, tuple[str, Any]] = {
+        "--shots": ("test.shots", shots or None),
+        "--tasks": ("test.tasks", tasks),
+        "--ways": ("test.ways", ways),
+        "--inner-steps": ("test.inner_steps", inner_steps or None),
+        "--temperature": ("test.temperature", temperature or None),
+        "--seed": ("test.seed", seed),
+        "--device": ("device", device),
+        "--root": ("tasks.root", root),
+    }
+    from metavib.training import checkpoint, run_folder
+    from metavib.training.fields import override
+    from metavib.training.protocols import experiment
+    from metavib.training.reference import check_counts
+
+    run_folder.check_device(device)
+    given = Given([], options)
+    tested = override(checkpoint.load(run / run_folder.LAST).config, given.values)
+    check_counts(given.options, tested)
+    model = run_folder.selected(run, device=device)
+    _show_evaluation(experiment(tested).evaluate(model, quiet=quiet or json_), json_=json_)
+
+
+def plot(
+    run: Run,
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures. Default: the run folder.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides the task that is drawn.")] = 1,
+) -> None:
+    """Draw a run: its learning curve, and predictions on one task, or how calibrated its class probabilities are.
+
+    Predictions (of functions) are drawn with 1, 2, 3, 4, 5 and 7 support points.
+
+    Example: `metavib plot runs/sinusoid-gp-vib-0`
+    """
+    from metavib.show import plots
+    from metavib.training import checkpoint, run_folder
+
+    saved = checkpoint.load(run / run_folder.LAST)
+    folder, tasks = out or run, saved.config.tasks.name
+    title = f"{saved.config.method} on {tasks}"
+    figures = {"learning_curve.png": plots.learning_curve(run_folder.read_metrics(run), title)}
+    if tasks in REGRESSION:
+        figures["predictions.png"] = plots.predictions(run_folder.selected(run), saved.config, seed=seed)
+    elif tasks in CLASSIFICATION and (record := run_folder.read_record(run)):
+        tested = record["evaluation"]["rows"][0]["metrics"]  # the first of its tests
+        figures["reliability.png"] = plots.reliability({saved.config.method: [tested]})
+    for name, figure in figures.items():
+        plots.save(figure, folder / name)
+        typer.echo(folder / name)
+
+
+def show(run: Run, json_: Json = False) -> None:
+    """Say what a run is and how good it was.
+
+    Example: `metavib show runs/sinusoid-gp-vib-0`
+    """
+    from metavib.show import tables
+    from metavib.show.console import print_markdown
+    from metavib.training import checkpoint, run_folder
+    from metavib.training.fields import to_dict
+
+    saved, record = checkpoint.load(run / run_folder.LAST), run_folder.read_record(run)
+    c, lines, result = saved.config, run_folder.read_metrics(run), record and record["evaluation"]
+    if json_:
+        typer.echo(json.dumps({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
+        return
+    done = f"{saved.step} of {c.train.steps} steps"
+    if record is None:
+        done += f"; go on with `metavib train --resume {run}`"
+    seconds = lines[-1].get("seconds", 0.0) if lines else 0.0
+    parameters = sum(p.numel() for p in checkpoint.restore_model(saved).parameters())
+    about = {
+        "experiment": f"{c.tasks.name}, {c.tasks.shots}-shot",
+        "method": c.method + (f", {c.model.kernel} kernel" if c.method in ("gp-vib", "gp-maml", "dkt") else ""),
+        "training": f"{done}, {c.train.tasks} tasks a step, beta {c.train.beta:g}, {seconds:.0f} s",
+        "model": f"{parameters:,} parameters, {c.repeats} repeat{'s' * (c.repeats > 1)}, {c.precision}, seed {c.seed}",
+    }
+    text = tables.markdown(("run", str(run)), about.items())
+    print_markdown(text + ("\n\n" + tables.evaluation(result) if result else ""))
+
+
+def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
+    """See something in about two minutes: train GP-VIB on sine curves, test it on new ones, draw its predictions."""
+    from metavib.show import tables
+    from metavib.show.console import print_markdown
+    from metavib.training import recipes, runs
+
+    record = runs.run(recipes.demo(), out, resume=True)
+    print_markdown(tables.evaluation(record["evaluation"]))
+    plot(out, None, 1)
+
+
+def _resumed(run: Path | None, method: str | None, given: Given, *, improved: bool) -> "Config":
+    """The config of the run that is to go on, changed by what was given."""
+    from metavib.training import run_folder
+    from metavib.training.fields import override
+    from metavib.training.reference import check_counts
+
+    if run is None:
+        raise ValueError(
+            f"name an experiment to train on ({', '.join(EXPERIMENTS)}), or a run to go on with (--resume RUN)."
+        )
+    if not (run / run_folder.CONFIG).exists():
+        raise FileNotFoundError(f"there is no run in {run} to go on with; name an experiment to start one there.")
+    if improved:
+        raise ValueError("--improved chooses the recipe of a new run; a run that goes on keeps its config.")
+    config = override(read(run / run_folder.CONFIG), given.values | ({} if method is None else {"method": method}))
+    check_counts(given.options, config)
+    return config
+
+
+def _show_evaluation(result: dict[str, Any], *, json_: bool) -> None:
+    if json_:
+        typer.echo(json.dumps(result, indent=2))
+        return
+    from metavib.show import tables
+    from metavib.show.console import print_markdown
+
+    print_markdown(tables.evaluation(result))

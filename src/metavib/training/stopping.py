@@ -1,0 +1,52 @@
+"""Why a training ends before its time, and how it is asked to."""
+
+import signal
+from typing import Any, final
+
+
+class Interrupted(Exception):
+    """Training was asked to stop and has saved its state."""
+
+
+class RankLost(RuntimeError):
+    """Another process of the run ended, so that this one cannot go on."""
+
+
+class FirstFailed(RankLost):
+    """The first process of the run met an error, which it reports itself."""
+
+
+@final
+class Stop:
+    """Ctrl-C and SIGTERM as a question that a loop asks between steps; a second one stops at once.
+
+    Attributes:
+        asked: whether one came.
+        at_once: whether already the first one is to stop at once, by a KeyboardInterrupt.
+
+    Example:
+        >>> from metavib.training.stopping import Stop
+        >>> with Stop() as stop:
+        ...     print(stop.asked)
+        False
+    """
+
+    def __init__(self) -> None:
+        self.asked, self.at_once = False, False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        try:
+            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: signals are somebody else's business
+            pass
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked or self.at_once:
+            raise KeyboardInterrupt
+        self.asked = True
