@@ -435,6 +435,7 @@ def test_a_method_without_a_memory_keeps_its_points(tmp_path, method):
         said = learner.adapt((x[:n], y[:n])).predict(np.array([0.3, 0.6]))
         return torch.stack([said.mean, said.variance.sqrt(), *said.interval(0.95)], -1).numpy()
 
+    assert "keeps its points" in done("show", run)
     assert "2 points" in done("adapt", run, "--support", tmp_path / "s.csv", "--out", state)
     np.testing.assert_allclose(values(predicted(state, tmp_path / "q.csv")), wanted(2), rtol=1e-12)
     assert "4 points" in done("update", state, "--points", tmp_path / "more.csv")

@@ -208,7 +208,10 @@ def test_pictures_that_cannot_be_read_are_named_and_the_state_stays(album, tmp_p
 
 def test_a_run_shows_what_it_is_and_how_good(album, tmp_path):
     table = train_table(tmp_path, "poisson")
-    for run, words in ((table, ("table", "gp-vib")), (album / "run", ("images", "accuracy"))):
+    for run, words in (
+        (table, ("table", "gp-vib", "memory of constant size")),
+        (album / "run", ("images", "accuracy")),
+    ):
         text = done("show", run)
         assert all(word in text for word in words)
         tensors, _ = read_tensors(run / run_folder.BEST)

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import cases
 from learners import model, points, softmax
 from metavib import kernels, likelihoods
-from metavib.adapt import trained as working
+from metavib.adapt import many as working
 from metavib.adapt.learner import Learner
 from metavib.adapt.many import Predictors
 from metavib.adapt.prediction import ClassPrediction, Prediction
@@ -83,7 +83,7 @@ def test_tasks_of_many_sizes_are_worked_on_in_chunks(monkeypatch) -> None:
     x_v, asked = points(200, seed=5)[0], [f"task {i}" for i in rng.integers(0, 40, 200)]
     whole = learner.adapt_many(data, ids, classes=(0, 1, 2)).predict(x_v, asked).probabilities
     monkeypatch.setattr(working, "SIDE_BY_SIDE", 300)
-    chunks = list(working._side_by_side([3, 0, 9, 9, 50], [1, 1, 2, 2, 1], features=5))
+    chunks = list(working._chunks([3, 0, 9, 9, 50], [1, 1, 2, 2, 1], features=5))
     assert sorted(i for chunk in chunks for i in chunk) == [0, 1, 2, 3, 4] and len(chunks) > 2
     found = learner.adapt_many(data, ids, classes=(0, 1, 2)).predict(x_v, asked).probabilities
     assert_close(found, whole, rtol=1e-9, atol=1e-9)

@@ -9,14 +9,13 @@ import pytest
 import torch
 
 import tiny
-from metavib import cli
 from metavib.adapt.learner import Learner
 from metavib.adapt.prediction import ClassPrediction
 from metavib.adapt.predictor import Predictor
 from metavib.adapt.trained import fingerprint
 from metavib.files import read_json, read_tensors, write_tensors
 from metavib.networks import repeats
-from metavib.training import build, checkpoint, run_folder
+from metavib.training import build, checkpoint, protocols, run_folder
 from metavib.training import loop as train
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
@@ -177,7 +176,7 @@ def test_a_run_of_a_gpu_is_used_on_a_cpu(runs, tmp_path, name):
 @pytest.mark.parametrize("name", ["sines", "repeats", "images"])
 def test_a_run_of_a_gpu_is_evaluated_and_shown_on_a_cpu(runs, tmp_path, monkeypatch, name):
     """As if it had been trained here: the same numbers, whatever its config says of devices."""
-    monkeypatch.setattr(cli, "experiment", world)
+    monkeypatch.setattr(protocols, "experiment", world)
     from_gpu(runs / name, tmp_path / "run")
 
     def said(*arguments: str):

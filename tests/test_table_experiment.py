@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metavib.adapt.learner import Learner
+from metavib.adapt.preparation import of_run
 from metavib.data.table import digest, read_csv
 from metavib.objective import predictive
 from metavib.random import seeded
@@ -17,7 +18,7 @@ from metavib.training import build, checkpoint, recipes, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
-from metavib.training.protocols.table import read_examples, read_inputs, resolve, scaling
+from metavib.training.protocols.table import resolve, scaling
 from program import done
 
 SMALL = {
@@ -112,10 +113,11 @@ def test_a_run_needs_its_folder_alone_to_adapt_and_predict(csv, tmp_path):
     assert saved == wanted
     (tmp_path / "support.csv").write_text("y,b,a\n500,0.01,3\n510,0.0,-50\n")  # columns in another order
     (tmp_path / "query.csv").write_text("a,b\n3,0.01\n")
-    support, x = read_examples(tmp_path / "support.csv", saved), read_inputs(tmp_path / "query.csv", saved)
-    assert torch.equal(support.x[:1], x)
+    rows = of_run(saved)
+    (x_t, y_t), x = rows.points(tmp_path / "support.csv"), rows.inputs(tmp_path / "query.csv")
+    assert torch.equal(x_t[:1], x)
     scale = scaling(saved.tasks.table)
-    torch.testing.assert_close(scale.y.restore(support.y), torch.tensor([500.0, 510.0], dtype=torch.float64))
+    torch.testing.assert_close(scale.y.restore(y_t), torch.tensor([500.0, 510.0], dtype=torch.float64))
     prediction = Learner.from_run(tmp_path / "run").adapt(tmp_path / "support.csv").predict(tmp_path / "query.csv")
     assert 300 < float(prediction.mean) < 700
 

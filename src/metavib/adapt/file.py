@@ -39,7 +39,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from metavib.adapt.trained import Batch, Support, Trained
+from metavib.adapt.points import Batch, Support
+from metavib.adapt.trained import Trained
 from metavib.files import write_tensors
 from metavib.posteriors.memory import Labels, Memory, TaskMemory
 

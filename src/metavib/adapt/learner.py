@@ -1,18 +1,20 @@
 r"""A trained model in daily use: adapt to a task, learn on as points arrive, predict.
 
-    learner = Learner(model)                # or Learner.from_run("runs/sines")
-    task = learner.adapt((x, y))            # a predictor of this task
-    task = task.update((x_new, y_new))      # another one, which knows more
-    task.predict(x).interval(0.95)
-    task.save("task.safetensors")           # learner.load("task.safetensors") is the same predictor again
+    learner = Learner.from_run("runs/demand")   # or Learner(model)
+    task = learner.adapt(rows)                  # a predictor of this task
+    task = task.update(more_rows)               # another one, which knows more
+    task.predict(where).interval(0.95)
+    task.save("task.safetensors")               # learner.load("task.safetensors") is the same predictor again
 
 There are two kinds of predictors, with the same verbs (`metavib.adapt.predictor`): `Memorised`, of constant size, where
-the model's encoder allows it, and `Conditioned`, which keeps its points, for everything else.
+the model's encoder allows it, and `Conditioned`, which keeps its points, for everything else. `adapt_many` takes many
+tasks at once (`metavib.adapt.many`).
 
-Inputs are in the model's own space: whatever was done to them before training is to be done here. Predictions are in
-float64 on the model's device, and always the same for the same points: where an expectation is estimated by sampling
-(softmax), each class has base samples of its own, drawn from a stream that its label names. So probabilities depend
-neither on the order of the classes nor on the other points asked for.
+A learner of a run takes data as the user has them and prepares them as training did (`metavib.adapt.preparation`); one
+of a bare model takes arrays in the model's own space. Predictions are in float64 on the model's device, and always the
+same for the same points: where an expectation is estimated by sampling (softmax), each class has base samples of its
+own, drawn from a stream that its label names. So probabilities depend neither on the order of the classes nor on the
+other points asked for.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,10 +25,11 @@ import torch
 
 from metavib.adapt.file import read
 from metavib.adapt.many import Predictors as Predictors
+from metavib.adapt.points import Support
 from metavib.adapt.predictor import Predictor as Predictor
 from metavib.adapt.predictor import predictor
 from metavib.adapt.preparation import ModelSpace, Preparation, of_run
-from metavib.adapt.trained import SAMPLES, Support, Trained
+from metavib.adapt.trained import SAMPLES, Trained
 from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
@@ -41,6 +44,18 @@ class Learner:
         model: trained; it is copied, so that what happens to it later changes nothing here.
         preparation: what is done to the user's data before the model sees it; nothing where None.
         samples: base samples of predictive class probabilities.
+
+    Example:
+        A kernel on the inputs themselves, a linear regression; it needs no training.
+
+        >>> from metavib import Learner, encoders, kernels, likelihoods, methods, networks
+        >>> parts = encoders.ExactSites(), likelihoods.Gaussian(noise=0.01)
+        >>> learner = Learner(methods.gp_vib(networks.MLP(1, ()), kernels.Linear(), *parts))
+        >>> task = learner.adapt(([[1.0], [2.0]], [2.0, 4.0]))
+        >>> task.predict([[3.0]]).mean.round(decimals=2)
+        tensor([5.9900], dtype=torch.float64)
+        >>> task.update(([[3.0]], [9.0])).n, task.n  # a predictor never changes
+        (3, 2)
     """
 
     def __init__(self, model: Model, *, preparation: Preparation | None = None, samples: int = SAMPLES) -> None:

@@ -9,13 +9,19 @@ import torch
 from torch import Tensor
 
 from metavib.adapt.file import Kept, TaskFile, write
+from metavib.adapt.points import Batch, Support, distinct, plain_labels
 from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.predictor import FORMS, Predictor, predictor
-from metavib.adapt.trained import Batch, Support, Trained, distinct, joined, plain_labels
+from metavib.adapt.trained import Trained, joined
+from metavib.encoders import GPEncoder
 from metavib.likelihoods import Softmax
-from metavib.marginals import Marginals
+from metavib.marginals import Marginals, Normal
 from metavib.posteriors.memory import Labels, TaskMemory
+from metavib.priors import FunctionPrior
 from metavib.random import Noise
+
+SIDE_BY_SIDE = 2**22
+"""Numbers in the matrices of tasks that are worked on at a time: 32 MB of them."""
 
 CELLS = 2**27
 """Probabilities in one prediction: 1 GB of them."""
@@ -230,14 +236,14 @@ class Predictors(Mapping[Hashable, Predictor]):
         q: list[Marginals]
         if trained.batches:
             noise = trained.base_samples(classes) if isinstance(trained.model.likelihood, Softmax) else None
-            places = [i for _, rows in points for i in rows]
-            sizes = [len(rows) for _, rows in points]
-            q = [trained.together([batch for batch, _ in points], classes, inputs[places], sizes)] if points else []
-            q += [trained.marginals(trained.posterior(memory), inputs[rows], memory.seen) for memory, rows in memories]
+            q = [trained.marginals(trained.posterior(memory), inputs[rows], memory.seen) for memory, rows in memories]
+            if points:
+                places, sizes = [i for _, rows in points for i in rows], [len(rows) for _, rows in points]
+                q.append(side_by_side(trained, [batch for batch, _ in points], classes, inputs[places], sizes))
         else:
             encoded = [trained.encoded(batch, classes, inputs[rows]) for batch, rows in points]
             q, noise = [part for part, _ in encoded], encoded[0][1]
-        order = torch.tensor([i for _, rows in (*points, *memories) for i in rows], dtype=torch.long)
+        order = torch.tensor([i for _, rows in (*memories, *points) for i in rows], dtype=torch.long)
         whole = joined(q, order.argsort().to(inputs.device))
         return order.sort().values, trained.prediction(whole, classes, noise)
 
@@ -272,3 +278,71 @@ def _by_id(ids: Sequence[Hashable]) -> dict[Hashable, list[int]]:
     for i, id in enumerate(ids):
         rows.setdefault(names.setdefault(str(id), id), []).append(i)
     return rows
+
+
+# Tasks side by side
+
+
+@torch.no_grad()
+def side_by_side(
+    trained: Trained, supports: Sequence[Batch], classes: Labels, x: Tensor, sizes: Sequence[int]
+) -> Normal:
+    """q(f) at inputs of many tasks with the same classes, in a few passes.
+
+    All points go through the network together; then tasks of about as many points are conditioned side by side,
+    the shorter ones padded.
+
+    Args:
+        trained: the model, which `batches`.
+        supports: points of each task.
+        classes: of all of them.
+        x: inputs of the first task, then those of the second, and so on.
+        sizes: how many inputs each task has.
+    """
+    encoder, prior = trained.model.encoder, trained.model.prior
+    assert isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
+    kernel, likelihood = prior.kernel, trained.sized(trained.model.likelihood, classes)
+    points = Support(tuple(supports)).whole
+    phi, y, phi_v = trained.all_features(points.x), trained.outputs(points, classes), trained.all_features(x)
+    seen = torch.tensor([trained.seen(support, classes) for support in supports], device=trained.device)
+    means, variances = (x.new_zeros(len(x), seen.shape[-1], dtype=torch.float64) for _ in range(2))
+    n, n_from = _offsets([len(support.x) for support in supports], trained.device)
+    v, v_from = _offsets(sizes, trained.device)
+    for chunk in _chunks(n.tolist(), v.tolist(), features=phi.shape[-1]):
+        of = torch.tensor(chunk, device=trained.device)
+        index, mask = _padded(n_from[of], n[of])
+        q_index, q_mask = _padded(v_from[of], v[of])
+        query = phi_v[q_index].double()
+        q = encoder.condition(phi[index], y[index], mask, prior, likelihood, dtype=torch.float64).marginals(query)
+        alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
+        var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
+        means[q_index[q_mask]] = q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0)[q_mask]
+        variances[q_index[q_mask]] = var[q_mask]
+    return Normal(means, variances)
+
+
+def _offsets(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Sizes, and where each task begins in a list of all points."""
+    count = torch.tensor(sizes, dtype=torch.long, device=device)
+    return count, count.cumsum(0) - count
+
+
+def _padded(start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+    """Places `(tasks, largest size)` of each task's points in a list of all, and which of them are real."""
+    steps = torch.arange(int(size.max()), device=size.device)
+    mask = steps < size.unsqueeze(-1)
+    return (start.unsqueeze(-1) + steps) * mask, mask
+
+
+def _chunks(n: list[int], v: list[int], *, features: int) -> Iterator[list[int]]:
+    """Tasks by their places, in chunks of about as many points each that are not too large when padded."""
+    chunk: list[int] = []
+    tall = wide = 0
+    for i in sorted(range(len(n)), key=lambda i: (n[i], v[i])):
+        tall, wide = max(tall, n[i]), max(wide, v[i])
+        if chunk and (len(chunk) + 1) * (tall + wide) * (tall + features) > SIDE_BY_SIDE:
+            yield chunk
+            chunk, tall, wide = [], n[i], v[i]
+        chunk.append(i)
+    if chunk:
+        yield chunk

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from metavib.adapt.file import Kept, TaskFile, write
+from metavib.adapt.points import Batch, Support
 from metavib.adapt.prediction import Prediction
-from metavib.adapt.trained import Batch, Support, Trained
+from metavib.adapt.trained import Trained
 from metavib.likelihoods import Softmax
 from metavib.posteriors.functions import Primal
 from metavib.posteriors.memory import Labels, TaskMemory, union
@@ -136,6 +137,19 @@ class Memorised(Predictor):
         trained: the model.
         memory: what the points had to say.
         support: the points, where they are at hand: `trained.remembered(support)` is `memory` to the last bit.
+
+    Example:
+        Two places learn one task and add up what they know.
+
+        >>> from metavib import Learner, encoders, kernels, likelihoods, methods, networks
+        >>> parts = encoders.ExactSites(), likelihoods.Gaussian(noise=0.1)
+        >>> learner = Learner(methods.gp_vib(networks.MLP(1, ()), kernels.Linear(), *parts))
+        >>> here, there = learner.adapt(([[1.0]], [2.0])), learner.adapt(([[2.0]], [4.0]))
+        >>> both = here.merge(there)
+        >>> both.n, both.constant_size, both.memory.sums.A.round(decimals=2).tolist()  # (1 + 4) / 0.1
+        (2, True, [[50.0]])
+        >>> both.forget(([[2.0]], [4.0])).predict([[1.0]]).mean == here.predict([[1.0]]).mean
+        tensor([True])
     """
 
     constant_size = True
@@ -225,6 +239,16 @@ class Conditioned(Predictor):
         trained: the model.
         support: the points.
         classes: labels of the columns.
+
+    Example:
+        >>> from metavib import Learner, encoders, kernels, likelihoods, methods, networks
+        >>> parts = encoders.ExactSites(), likelihoods.Gaussian(noise=0.1)
+        >>> learner = Learner(methods.gp_vib(networks.MLP(1, ()), kernels.RBF(), *parts))
+        >>> task = learner.adapt(([[1.0]], [2.0])).update(([[2.0]], [4.0]))
+        >>> task.n, task.constant_size
+        (2, False)
+        >>> learner.trained.obstacle
+        'the kernel RBF has no explicit feature map, so no memory of constant size exists'
     """
 
     constant_size = False

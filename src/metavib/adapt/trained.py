@@ -1,10 +1,8 @@
 """A trained model as predictors use it: points of one task in, what they have to say and predictions out."""
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, final
 
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from metavib.adapt.points import Batch, Support, distinct, plain_labels
 from metavib.adapt.prediction import ClassPrediction, Prediction, RealPrediction
 from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
@@ -31,90 +30,6 @@ from metavib.tasks.task import Examples, examples
 STREAM = 40  # name of the random stream, apart from those of training and test by construction
 SAMPLES = 1000  # the standard error of a probability is at most 0.5 / sqrt(1000) = 1.6 %
 PASS = 2**21  # numbers that go through the network at a time
-SIDE_BY_SIDE = 2**22  # numbers in the matrices of tasks that are worked on at a time
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Points of one task that came together, in memory of their own.
-
-    Args:
-        x: inputs `(n, *event)`.
-        y: real outputs `(n,)`; zeros for classes.
-        labels: of classes; none for real outputs.
-    """
-
-    x: Tensor
-    y: Tensor
-    labels: list[Hashable]
-
-    @property
-    def event(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return tuple(self.x.shape[1:])
-
-    def _rows(self) -> Iterator[tuple[bytes, Hashable]]:
-        """Each point as a value that equals another's where the points do."""
-        outputs: Sequence[Hashable] = self.labels or self.y.tolist()
-        inputs = (self.x.flatten(1) + 0.0).cpu().numpy()  # zero has two signs, and is one number
-        return ((row.tobytes(), y) for row, y in zip(inputs, outputs, strict=True))
-
-
-@dataclass(frozen=True, eq=False)
-class Support:
-    """All points of a task, in the batches they came in; one at least, which may be empty.
-
-    The batches are kept apart because sums over points depend, in their last bits, on how these were batched.
-    """
-
-    batches: tuple[Batch, ...]
-
-    @property
-    def n(self) -> int:
-        """How many points there are."""
-        return sum(len(batch.x) for batch in self.batches)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all inputs and outputs, eight to a label."""
-        return sum(batch.x.nbytes + 8 * len(batch.x) for batch in self.batches)
-
-    @property
-    def event(self) -> tuple[int, ...]:
-        """Shape of one input."""
-        return self.batches[0].event
-
-    @cached_property
-    def whole(self) -> Batch:
-        """All points as one batch."""
-        if len(self.batches) == 1:
-            return self.batches[0]
-        x, y = (torch.cat([getattr(batch, name) for batch in self.batches]) for name in ("x", "y"))
-        return Batch(x, y, [label for batch in self.batches for label in batch.labels])
-
-    def __add__(self, other: "Support") -> "Support":
-        """The points of both."""
-        return Support((*self.batches, *other.batches))
-
-    def without(self, gone: Batch) -> "Support":
-        """The points that are left without some, each of which must be among them."""
-        places: dict[Any, list[int]] = defaultdict(list)
-        for i, row in enumerate(self.whole._rows()):
-            places[row].append(i)
-        missing, leave = 0, set()
-        for row in gone._rows():
-            if places[row]:
-                leave.add(places[row].pop())
-            else:
-                missing += 1
-        if missing:
-            raise ValueError(
-                f"these points are not all among those learned: {missing} of {len(gone.x)} are not. Forget exactly the "
-                "points that were learned, each once, with the outputs they were learned with."
-            )
-        keep = [i for i in range(self.n) if i not in leave]
-        labels = self.whole.labels
-        return Support((Batch(self.whole.x[keep], self.whole.y[keep], [labels[i] for i in keep] if labels else []),))
 
 
 @final
@@ -320,41 +235,8 @@ class Trained:
         """Whether tasks are encoded side by side: functions of features that each point has by itself."""
         return isinstance(self.model.encoder, GPEncoder) and self.model.prior.mixing is None
 
-    @torch.no_grad()
-    def together(self, supports: Sequence[Batch], classes: Labels, x: Tensor, sizes: Sequence[int]) -> Normal:
-        """q(f) at inputs of many tasks with the same classes, in a few passes.
-
-        All points go through the network together; then tasks of about as many points are conditioned side by side,
-        the shorter ones padded.
-
-        Args:
-            supports: points of each task.
-            classes: of all of them.
-            x: inputs of the first task, then those of the second, and so on.
-            sizes: how many inputs each task has.
-        """
-        encoder, prior = self.model.encoder, self.model.prior
-        assert isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
-        kernel, likelihood = prior.kernel, self.sized(self.model.likelihood, classes)
-        points = Support(tuple(supports)).whole
-        phi, y, phi_v = self._all_features(points.x), self.outputs(points, classes), self._all_features(x)
-        seen = torch.tensor([self.seen(support, classes) for support in supports], device=self.device)
-        means, variances = (x.new_zeros(len(x), seen.shape[-1], dtype=torch.float64) for _ in range(2))
-        n, n_from = _offsets([len(support.x) for support in supports], self.device)
-        v, v_from = _offsets(sizes, self.device)
-        for chunk in _side_by_side(n.tolist(), v.tolist(), features=phi.shape[-1]):
-            of = torch.tensor(chunk, device=self.device)
-            index, mask = _padded(n_from[of], n[of])
-            q_index, q_mask = _padded(v_from[of], v[of])
-            query = phi_v[q_index].double()
-            q = encoder.condition(phi[index], y[index], mask, prior, likelihood, dtype=torch.float64).marginals(query)
-            alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
-            var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
-            means[q_index[q_mask]] = q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0)[q_mask]
-            variances[q_index[q_mask]] = var[q_mask]
-        return Normal(means, variances)
-
-    def _all_features(self, x: Tensor) -> Tensor:
+    def all_features(self, x: Tensor) -> Tensor:
+        """Phi of any number of points, of which only some go through the network at a time."""
         return torch.cat([self.features(x[part]) for part in _parts(x)])
 
     @torch.no_grad()
@@ -421,24 +303,6 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def plain_labels(y: Any) -> list[Hashable]:
-    """Labels as plain Python values: those of tensors and arrays by value, so that 3 is 3 wherever it came from."""
-    labels = [k.item() if isinstance(k, np.generic) or (isinstance(k, Tensor) and not k.ndim) else k for k in y]
-    for k in labels:
-        if not isinstance(k, Hashable) or isinstance(k, Tensor) or k != k:  # NaN is no label
-            raise ValueError(f"class labels must be hashable, and not NaN; got {k!r} of type {type(k).__name__}.")
-    return labels
-
-
-def distinct(labels: list[Hashable]) -> Labels:
-    """Distinct labels, sorted; in order of appearance where they cannot be compared."""
-    found = tuple(dict.fromkeys(labels))
-    try:
-        return tuple(sorted(found))  # type: ignore[type-var]
-    except TypeError:
-        return found
-
-
 @lru_cache(maxsize=256)
 def _base_samples(name: bytes, samples: int) -> Tensor:
     return torch.randn(samples, generator=seeded(STREAM, *name), dtype=torch.float64)
@@ -477,36 +341,6 @@ def _parts(x: Tensor, *, copies: int = 1) -> Iterator[slice]:
     """Slices of points; one, if there are no points."""
     size = _at_once(x, copies=copies)
     return (slice(start, start + size) for start in range(0, max(1, len(x)), size))
-
-
-# Tasks side by side
-
-
-def _offsets(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Sizes, and where each task begins in a list of all points."""
-    count = torch.tensor(sizes, dtype=torch.long, device=device)
-    return count, count.cumsum(0) - count
-
-
-def _padded(start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-    """Places `(tasks, largest size)` of each task's points in a list of all, and which of them are real."""
-    steps = torch.arange(int(size.max()), device=size.device)
-    mask = steps < size.unsqueeze(-1)
-    return (start.unsqueeze(-1) + steps) * mask, mask
-
-
-def _side_by_side(n: list[int], v: list[int], *, features: int) -> Iterator[list[int]]:
-    """Tasks by their places, in chunks of about as many points each that are not too large when padded."""
-    chunk: list[int] = []
-    tall = wide = 0
-    for i in sorted(range(len(n)), key=lambda i: (n[i], v[i])):
-        tall, wide = max(tall, n[i]), max(wide, v[i])
-        if chunk and (len(chunk) + 1) * (tall + wide) * (tall + features) > SIDE_BY_SIDE:
-            yield chunk
-            chunk, tall, wide = [], n[i], v[i]
-        chunk.append(i)
-    if chunk:
-        yield chunk
 
 
 # Marginals by their columns and points

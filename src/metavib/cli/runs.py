@@ -199,6 +199,7 @@ def show(run: Run, json_: Json = False) -> None:
 
     Example: `metavib show runs/sinusoid-gp-vib-0`
     """
+    from metavib.adapt.learner import Learner
     from metavib.show import tables
     from metavib.show.console import print_markdown
     from metavib.training import checkpoint, run_folder
@@ -214,11 +215,13 @@ def show(run: Run, json_: Json = False) -> None:
         done += f"; go on with `metavib train --resume {run}`"
     seconds = lines[-1].get("seconds", 0.0) if lines else 0.0
     parameters = sum(p.numel() for p in checkpoint.restore_model(saved).parameters())
+    obstacle = Learner.from_run(run).trained.obstacle
     about = {
         "experiment": f"{c.tasks.name}, {c.tasks.shots}-shot",
         "method": c.method + (f", {c.model.kernel} kernel" if c.method in ("gp-vib", "gp-maml", "dkt") else ""),
         "training": f"{done}, {c.train.tasks} tasks a step, beta {c.train.beta:g}, {seconds:.0f} s",
         "model": f"{parameters:,} parameters, {c.repeats} repeat{'s' * (c.repeats > 1)}, {c.precision}, seed {c.seed}",
+        "adapted to a task": "keeps " + (f"its points: {obstacle}" if obstacle else "a memory of constant size"),
     }
     text = tables.markdown(("run", str(run)), about.items())
     print_markdown(text + ("\n\n" + tables.evaluation(result) if result else ""))

@@ -25,7 +25,7 @@ from metavib.random import Stream, seeded
 from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling
 from metavib.tasks.table import TableTasks, split_tasks
-from metavib.tasks.task import Examples, Task, examples
+from metavib.tasks.task import Task
 from metavib.training import build, metrics
 from metavib.training.config import BOUND, Config, TableConfig
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
@@ -87,24 +87,6 @@ def scaling(table: TableConfig) -> Scaling:
     )
     flags = torch.tensor(table.flags, dtype=torch.int64)
     return Scaling(scalings.Columns(mean, scale, flags), scalings.Outputs(y_mean, y_scale))
-
-
-def read_examples(path: Path | str, config: Config) -> Examples:
-    """Rows of one task, from a CSV file with the columns of a trained run, standardised as the run's own."""
-    table = config.tasks.table
-    rows = read_csv(path, features=table.features, target=table.target)
-    assert rows.y is not None
-    with naming(path):
-        x, y = _inputs(rows, table), _outputs(rows.y, config)
-    return examples(x, y, name=str(path))
-
-
-def read_inputs(path: Path | str, config: Config) -> Tensor:
-    """Query rows `(v, d)`, from a CSV file with the input columns of a trained run, standardised as the run's own."""
-    table = config.tasks.table
-    rows = read_csv(path, features=table.features)
-    with naming(path):
-        return _inputs(rows, table)
 
 
 @final
