@@ -97,6 +97,21 @@ def drawn(config: Config, monkeypatch) -> dict[str, list[Task]]:
     return shown
 
 
+def test_the_class_with_the_largest_mean_is_predicted_in_validation_and_test(monkeypatch):
+    """Untrained, so that means are close to each other and ten draws say nothing of their order."""
+    config = tiny.glyphs(model__samples=10)
+    shown, model = drawn(config, monkeypatch), build.model(config).eval()
+    hits = {}
+    for stage, tasks in shown.items():
+        with torch.no_grad():
+            right = [(model(t).mean.argmax(-1) == t.query.y).float().mean(-1) for t in tasks]
+        hits[stage] = torch.cat(right).mean().item()
+    here = world(config)
+    (row,) = here.evaluate(model, quiet=True)["rows"]
+    assert row["metrics"]["accuracy"]["mean"] == pytest.approx(hits["test"])
+    assert here.validate(model)["accuracy"] == pytest.approx(hits["validation"])
+
+
 def joined(tasks: list[Task]) -> list[Tensor]:
     return [torch.cat([getattr(getattr(t, side), part) for t in tasks]) for side in ("support", "query")
             for part in ("x", "y", "mask")]  # fmt: skip

@@ -299,3 +299,51 @@ def test_impossible_likelihoods_are_refused() -> None:
         lk.Softmax(1)
     with pytest.raises(ValueError, match="starting value must lie in"):
         lk.Gaussian(1e-3)
+
+
+# The predicted class ------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 9999), classes=st.integers(2, 6), margin=st.sampled_from([0.0, 1e-3, 0.1, 3.0]))
+def test_probabilities_are_in_the_order_of_the_means(seed, classes, margin) -> None:
+    """Whatever is drawn: a larger mean is more probable, equal means are equally probable, and all add up to one."""
+    rng = np.random.default_rng(seed)
+    mean = torch.as_tensor(margin * rng.integers(-3, 4, (2, 5, classes)), dtype=torch.float32)
+    q = Normal(mean, torch.as_tensor(rng.uniform(0.1, 9, (2, 5, 1)), dtype=torch.float32))
+    p = lk.ordered(q, lk.Softmax(classes, samples=4).predict(q, seeded(seed)))
+    assert_close(p.sum(-1), torch.ones(2, 5))
+    ahead = mean.unsqueeze(-1) > mean.unsqueeze(-2)
+    assert bool((p.unsqueeze(-1) >= p.unsqueeze(-2))[ahead].all())
+    same = mean.unsqueeze(-1) == mean.unsqueeze(-2)
+    assert_close((p.unsqueeze(-1) - p.unsqueeze(-2))[same], torch.zeros(int(same.sum())), rtol=0, atol=1e-6)
+    assert bool((mean.gather(-1, p.argmax(-1, keepdim=True)) == mean.amax(-1, keepdim=True)).all())
+
+
+def test_means_at_small_margins_decide_the_class() -> None:
+    """200 draws by themselves prefer another class for a point in ten or more at these margins."""
+    q = Normal(0.1 * torch.randn(2000, 5, generator=seeded(0)), torch.full((2000, 1), 2.0))
+    drawn = lk.Softmax(5).predict(q, seeded(1))
+    assert (drawn.argmax(-1) != q.mean.argmax(-1)).float().mean() > 0.1
+    assert torch.equal(lk.ordered(q, drawn).argmax(-1), q.mean.argmax(-1))
+
+
+def test_order_takes_no_estimate_further_from_the_truth() -> None:
+    """Point by point, in the largest and in the mean error over the classes."""
+    q = Normal(torch.randn(50, 5, generator=seeded(0)).double(), torch.full((50, 1), 3.0, dtype=torch.float64))
+    truth = lk.ordered(q, lk.Softmax(5, samples=100_000).predict(q, seeded(1)))
+    drawn = lk.Softmax(5).predict(q, seeded(2))
+    dealt = lk.ordered(q, drawn)
+    for norm in (1, 2, float("inf")):
+        before, after = (torch.linalg.vector_norm(p - truth, norm, -1) for p in (drawn, dealt))
+        assert bool((after <= before + 1e-12).all()) and bool((after < before).any())
+
+
+def test_probabilities_without_a_known_order_stay_as_they_are() -> None:
+    """Classes with variances of their own, draws that are q themselves, and two classes of one function."""
+    several, f = torch.tensor([[0.1, 1.0, 5.0]]), torch.randn(4, 1, 3, generator=seeded(1))
+    for q in (Normal(torch.zeros(1, 3), several), Samples(f), Point(f[0])):
+        p = lk.Softmax(3).predict(q, seeded(0))
+        assert lk.ordered(q, p) is p
+    q = Normal(torch.ones(1, 1), torch.ones(1, 1))
+    p = lk.Bernoulli().predict(q)
+    assert lk.ordered(q, p) is p

@@ -16,7 +16,7 @@ from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
 from metavib.encoders import GPEncoder
 from metavib.kernels import ExplicitKernel
-from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax
+from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax, ordered
 from metavib.marginals import Marginals, Normal, Point, Samples
 from metavib.model import Model
 from metavib.networks.norm import TaskNorm
@@ -283,7 +283,8 @@ class Trained:
         shared = q.mean.shape[-1] != len(classes)  # two classes, one latent value
         best = (q.mean[..., 0] > 0).long() if shared else q.mean.argmax(-1)
         p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])
-        return ClassPrediction(p / p.sum(-1, keepdim=True), best, classes)  # weights of nodes sum to 1 up to rounding
+        p = p / p.sum(-1, keepdim=True)  # weights of nodes sum to 1 up to rounding
+        return ClassPrediction(ordered(q, p), best, classes)
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -19,6 +19,7 @@ path, which stays as their oracle where both hold.
 
 from metavib.likelihoods.classes import Bernoulli as Bernoulli
 from metavib.likelihoods.classes import Softmax as Softmax
+from metavib.likelihoods.classes import ordered as ordered
 from metavib.likelihoods.likelihood import ClassLikelihood as ClassLikelihood
 from metavib.likelihoods.likelihood import Likelihood as Likelihood
 from metavib.likelihoods.likelihood import RealLikelihood as RealLikelihood

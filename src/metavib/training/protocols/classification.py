@@ -28,7 +28,7 @@ from metavib.data.augmentations import (
 )
 from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
-from metavib.likelihoods import ClassLikelihood
+from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.model import Model
 from metavib.progress import Bar
 from metavib.random import Stream, seeded
@@ -186,7 +186,8 @@ class Classification(Experiment):
         """Of the classes at all query points of some episodes, `(episodes, v, ways)`."""
         (noise,) = streams
         assert isinstance(model.likelihood, ClassLikelihood)
-        return (model.likelihood.predict(model(tasks.to(self.dtype), noise), noise),)
+        q = model(tasks.to(self.dtype), noise)
+        return (ordered(q, model.likelihood.predict(q, noise)),)
 
     def _tester(self, model: Model) -> Predict:
         """Probabilities from one model and one stream of noise: on a GPU recorded once, for batches of one size."""
