@@ -20,7 +20,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("encoders", "encoders.*", "model", "methods", "baselines", "baselines.*"),  # from a support set to q(Z | D_t)
     ("training", "training.*"),  # from a config to a trained model
     ("adapt", "adapt.*", "show", "show.*"),  # how is it used, and what do people see?
-    ("estimators", "estimators.*", "tune", "tune.*"),
+    ("estimators", "estimators.*", "tune", "tune.*", "serve", "serve.*"),
     ("cli", "cli.*", "__main__"),
     ("",),  # the package's own __init__, which re-exports from anywhere
 ]

@@ -28,15 +28,17 @@ Files of the format `metavib-state-1`, which held the memory of one task, are re
 
 import json
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from metavib.adapt.points import Batch, Support
@@ -89,6 +91,18 @@ def write(path: Path, file: TaskFile, trained: Trained, *, run: Path | None = No
         trained: the model that learned it.
         run: the folder of its run, if it has one, for whoever finds the file.
     """
+    tensors, header = _packed(file, trained)
+    write_tensors(path, tensors, header | _whereabouts(path, run))
+
+
+def to_bytes(file: TaskFile, trained: Trained) -> bytes:
+    """The content of a task file that is not on a disk, and names no run."""
+    tensors, header = _packed(file, trained)
+    return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata=header)
+
+
+def _packed(file: TaskFile, trained: Trained) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata."""
     tasks = file.tasks
     for label in (*(file.classes or ()), *(k for task in tasks for k in (*task.classes, task.id))):
         if label is not None and not isinstance(label, str | int | float):
@@ -113,31 +127,34 @@ def write(path: Path, file: TaskFile, trained: Trained, *, run: Path | None = No
         tensors |= {"l": torch.stack(l), "n": torch.stack(n), "counts": torch.cat([m.counts for m in memories])}
     lists = {"ids": [t.id for t in tasks], "classes": [t.classes for t in tasks], "batches": sizes, "event": event}
     lists["all_classes"] = file.classes
-    header = {"format": FORMAT, "fingerprint": trained.fingerprint, "column": file.column, **_whereabouts(path, run)}
-    header |= {name: json.dumps(value, allow_nan=False) for name, value in lists.items()}
-    write_tensors(path, tensors, header)
+    header = {"format": FORMAT, "fingerprint": trained.fingerprint, "column": file.column}
+    return tensors, header | {name: json.dumps(value, allow_nan=False) for name, value in lists.items()}
 
 
-def read(path: Path, trained: Trained) -> TaskFile:
+def read(path: Path | bytes, trained: Trained) -> TaskFile:
     """What a task file holds, for the model that learned it.
+
+    Args:
+        path: of the file, or its content.
+        trained: the model.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is no task file, is damaged, or was made with another model.
     """
     with _opened(path) as file:
-        header = file.metadata() or {}
+        header, name = file.metadata() or {}, "the task file" if isinstance(path, bytes) else path
         if header.get("format") not in (FORMAT, OLD_FORMAT):
             raise ValueError(
-                f"{path} is no task file: expected the format {FORMAT!r}, got {header.get('format')!r}. Task files are "
+                f"{name} is no task file: expected the format {FORMAT!r}, got {header.get('format')!r}. Task files are "
                 "written by `metavib adapt`, and by a predictor's `save`."
             )
         if header.get("fingerprint") != trained.fingerprint:
             raise ValueError(
-                f"{path} was made with another model (fingerprint {str(header.get('fingerprint'))[:12]}, this model's "
+                f"{name} was made with another model (fingerprint {str(header.get('fingerprint'))[:12]}, this model's "
                 f"is {trained.fingerprint[:12]}): what it says means nothing here. Load that model, or adapt anew."
             )
-        return _Reader(file, header, path, trained).tasks()
+        return _Reader(file, header, name, trained).tasks()
 
 
 def column_of(path: Path) -> str:
@@ -163,20 +180,57 @@ def _whereabouts(path: Path, run: Path | None) -> dict[str, str]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    if not path.is_file():
+def _opened(path: Path | bytes) -> Iterator[Any]:
+    if isinstance(path, Path) and not path.is_file():
         raise FileNotFoundError(f"there is no task file {path}.")
+    name = path if isinstance(path, Path) else "the task file"
     try:
-        with safe_open(path, "pt") as file:
-            yield file
+        if isinstance(path, bytes):
+            yield _Content(path)
+        else:
+            with safe_open(path, "pt") as file:
+                yield file
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is truncated or no safetensors file ({error}).") from error
+        raise ValueError(f"{name} is truncated or no safetensors file ({error}).") from error
+
+
+class _Content:
+    """A task file in memory, with the methods that `safe_open` has for one on a disk."""
+
+    def __init__(self, content: bytes) -> None:
+        self.entries = dict(deserialize(content))  # refuses whatever is no safetensors file
+        self.header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+
+    def metadata(self) -> dict[str, str]:
+        return self.header.get("__metadata__") or {}
+
+    def keys(self) -> Iterable[str]:
+        return self.entries.keys()
+
+    def get_slice(self, name: str) -> "_Shape":
+        return _Shape(self.entries[name]["shape"], self.entries[name]["dtype"])
+
+    def get_tensor(self, name: str) -> Tensor:
+        entry = self.entries[name]
+        kind = {"F64": "<f8", "F32": "<f4", "I64": "<i8"}[entry["dtype"]]
+        return torch.from_numpy(np.frombuffer(entry["data"], kind).reshape(entry["shape"]).copy())
+
+
+class _Shape(NamedTuple):
+    shape: list[int]
+    dtype: str
+
+    def get_shape(self) -> list[int]:
+        return self.shape
+
+    def get_dtype(self) -> str:
+        return self.dtype
 
 
 class _Reader:
     """Reads a file and believes none of it: shapes are checked first, so that nothing too large is read."""
 
-    def __init__(self, file: Any, header: dict[str, str], path: Path, trained: Trained) -> None:
+    def __init__(self, file: Any, header: dict[str, str], path: Path | str, trained: Trained) -> None:
         self.file, self.path, self.trained = file, path, trained
         self.old, self.column = header["format"] == OLD_FORMAT, header.get("column", "")
         try:

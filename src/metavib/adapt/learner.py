@@ -137,6 +137,14 @@ class Learner:
         (task,) = found.tasks
         return predictor(self.trained, task.what, task.classes)
 
+    def from_bytes(self, content: bytes) -> Predictor:
+        """The predictor that the content of a task file holds, as `load` makes it of the file."""
+        found = read(content, self.trained)
+        if found.column:
+            raise ValueError(f"the task file holds many tasks, by their {found.column!r}; one is expected.")
+        (task,) = found.tasks
+        return predictor(self.trained, task.what, task.classes)
+
     def load_many(self, path: str | Path) -> Predictors:
         """The predictors that a file of many tasks holds.
 

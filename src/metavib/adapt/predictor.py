@@ -12,6 +12,7 @@ Both kinds have the same verbs (predict, update, merge, forget, save) and differ
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -19,7 +20,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from metavib.adapt.file import Kept, TaskFile, write
+from metavib.adapt.file import Kept, TaskFile, to_bytes, write
 from metavib.adapt.points import Batch, Support
 from metavib.adapt.prediction import Prediction
 from metavib.adapt.trained import Trained
@@ -55,6 +56,16 @@ class Predictor(ABC):
 
     @property
     @abstractmethod
+    def counts(self) -> list[int]:
+        """How many points of each class, in the order of `classes`."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that it takes while it is in use, its factorised posterior included."""
+
+    @property
+    @abstractmethod
     def event(self) -> tuple[int, ...]:
         """Shape of one input."""
 
@@ -65,10 +76,12 @@ class Predictor(ABC):
 
     def predict(self, x: Any) -> Prediction:
         """The distribution of the outputs at inputs `(v, *event)`."""
-        if self._trained.classifies and not self.classes:
-            raise ValueError("nothing is known of any class yet: adapt or update with labelled points first.")
-        found = self._predict(self._trained.inputs(x, self.event))
-        return self._trained.preparation.restore(found)
+        return self.predict_prepared(self._trained.inputs(x, self.event))
+
+    def predict_prepared(self, x: Tensor) -> Prediction:
+        """The same at inputs that `Trained.inputs` has prepared already."""
+        self._check_classes()
+        return self._trained.preparation.restore(self._predict(x))
 
     def update(self, points: Any) -> "Predictor":
         """The predictor that has also seen these points, one or many; they may be of new classes."""
@@ -107,9 +120,20 @@ class Predictor(ABC):
                 memory learned as points alone.
             run: the folder of the run it was made with, for whoever finds the file.
         """
+        write(Path(path), self._file(form), self._trained, run=run)
+
+    def to_bytes(self, *, form: str = "smaller") -> bytes:
+        """What `save` writes, without a file and without the name of a run; `Learner.from_bytes` reads it."""
+        return to_bytes(self._file(form), self._trained)
+
+    def _file(self, form: str) -> TaskFile:
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
-        write(Path(path), TaskFile([Kept(self._kept(form), self.classes)]), self._trained, run=run)
+        return TaskFile([Kept(self._kept(form), self.classes)])
+
+    def _check_classes(self) -> None:
+        if self._trained.classifies and not self.classes:
+            raise ValueError("nothing is known of any class yet: adapt or update with labelled points first.")
 
     @abstractmethod
     def _predict(self, x: Tensor) -> Prediction: ...
@@ -170,6 +194,17 @@ class Memorised(Predictor):
         return self.memory.n
 
     @property
+    def counts(self) -> list[int]:
+        """How many points of each class."""
+        return [int(count) for count in self.memory.counts.tolist()]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory, its factor, the inverse of that, and base samples of each class."""
+        support = 0 if self._support is None else self._support.nbytes
+        return 3 * self.memory.sums.A.nbytes + 8 * self._trained.samples * len(self.classes) + support
+
+    @property
     def event(self) -> tuple[int, ...]:
         """Shape of one input."""
         return self.memory.event
@@ -188,8 +223,19 @@ class Memorised(Predictor):
     def _seen(self) -> list[bool]:
         return self.memory.seen
 
+    def predict_from(self, phi: Tensor) -> Prediction:
+        """The same as `predict`, at inputs that have been through the network already: `phi = trained.all_features(x)`.
+
+        So one pass of the network serves many tasks.
+        """
+        self._check_classes()
+        return self._trained.preparation.restore(self._of(phi))
+
     def _predict(self, x: Tensor) -> Prediction:
-        q = self._trained.marginals(self.posterior, x, self._seen)
+        return self._of(self._trained.all_features(x))
+
+    def _of(self, phi: Tensor) -> Prediction:
+        q = self._trained.marginals_at(self.posterior, phi, self._seen)
         return self._trained.prediction(q, self.classes, self._noise)
 
     def _update(self, points: Batch) -> "Memorised":
@@ -266,6 +312,17 @@ class Conditioned(Predictor):
     def n(self) -> int:
         """How many points it has learned from."""
         return self._support.n
+
+    @property
+    def counts(self) -> list[int]:
+        """How many points of each class."""
+        found = Counter(self._support.whole.labels)
+        return [found[label] for label in self.classes]
+
+    @property
+    def nbytes(self) -> int:
+        """The points."""
+        return self._support.nbytes
 
     @property
     def event(self) -> tuple[int, ...]:

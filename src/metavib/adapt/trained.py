@@ -66,9 +66,12 @@ class Trained:
         """Checked points of one task, on the model's device and in its precision, without padding.
 
         Args:
-            data: as a user hands it over.
+            data: as a user hands it over, or what this made of it before.
             event: the shape an input must have, where one is known.
         """
+        if isinstance(data, Batch):
+            _check_event(data.event, event)
+            return data
         x, y = self.preparation.points(data)
         if isinstance(y, Tensor | np.ndarray):
             _check_one_task(y.shape)
@@ -193,6 +196,7 @@ class Trained:
             total = total + self.memory(batch, classes)
         return total
 
+    @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """Phi, point by point."""
         prior = self.model.prior
@@ -213,9 +217,13 @@ class Trained:
 
     # Predictions
 
-    @torch.no_grad()
     def marginals(self, posterior: Primal, x: Tensor, seen: Sequence[bool] = ()) -> Normal:
         """q(f) at some inputs; that of a class without points is its prior."""
+        return self.marginals_at(posterior, self.all_features(x), seen)
+
+    @torch.no_grad()
+    def marginals_at(self, posterior: Primal, phi: Tensor, seen: Sequence[bool] = ()) -> Normal:
+        """q(f) at inputs with some features."""
         _, kernel = self._gp()
 
         def of(phi: Tensor) -> Normal:
@@ -227,7 +235,7 @@ class Trained:
             assert isinstance(whole, Normal)
             return whole
 
-        q = [of(self.features(x[part]).double()) for part in _parts(x)]
+        q = [of(phi[part].double()) for part in _parts(phi)]
         return Normal(*(torch.cat(column) for column in zip(*q, strict=True)))
 
     @property
@@ -235,6 +243,7 @@ class Trained:
         """Whether tasks are encoded side by side: functions of features that each point has by itself."""
         return isinstance(self.model.encoder, GPEncoder) and self.model.prior.mixing is None
 
+    @torch.no_grad()
     def all_features(self, x: Tensor) -> Tensor:
         """Phi of any number of points, of which only some go through the network at a time."""
         return torch.cat([self.features(x[part]) for part in _parts(x)])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from metavib.cli import about, pretrain, runs, tasks, tune
+from metavib.cli import about, pretrain, runs, serve, tasks, tune
 from metavib.training.stopping import FirstFailed, Interrupted
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ for command in (
     tasks.adapt,
     tasks.update,
     tasks.predict,
+    serve.serve,
     about.config,
     about.data,
     tune.tune,
