@@ -75,6 +75,7 @@ def comparisons(device: str, precision: str, *, cores: int, full: bool = False) 
     yield from _photographs(device, precision, cores)
     if not device.startswith("cuda"):
         yield from _sines()
+        yield _groups()
         yield Comparison(
             "import of the package, after torch's own", lambda: ours.fresh_import, target=1000.0, clock=_own_clock
         )
@@ -187,6 +188,19 @@ def _sines() -> Iterator[Comparison]:
         "GP-VIB adapt and predict, a sine, 10 points in, 10 out",
         lambda: ours.our_use(config, ours.world_of(config)),
         target=1.0,
+    )
+
+
+def _groups(count: int = 1000) -> Comparison:
+    groups = ours.Groups(count)
+    return Comparison(
+        "GP-VIB adapt to and predict 1,000 groups, 5 rows in, 3 out, a group",
+        lambda: groups.at_once,
+        (
+            Reference("one group at a time", lambda: groups.one_by_one),
+            Reference("scikit-learn, a ridge of each group", lambda: groups.ridges),
+        ),
+        units=count,
     )
 
 

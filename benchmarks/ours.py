@@ -6,12 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from metavib.adapt.learner import Learner
 from metavib.data import Labelled, Splits
+from metavib.encoders import ExactSites
+from metavib.kernels import Linear
+from metavib.likelihoods import Gaussian
+from metavib.methods import gp_vib
 from metavib.model import Model
+from metavib.networks import MLP
 from metavib.random import seeded
 from metavib.training import build
 from metavib.training.config import Config
@@ -75,6 +81,37 @@ def our_use(config: Config, world: Experiment) -> Call:
     return use
 
 
+class Groups:
+    """A table of many small groups, and what a user may do to predict three rows of each from the five that are known.
+
+    Args:
+        count: how many groups.
+    """
+
+    def __init__(self, count: int) -> None:
+        rng = np.random.default_rng(0)
+        self.count, self.x, self.y = count, rng.normal(size=(count, 5, 4)), rng.normal(size=(count, 5))
+        self.query = rng.normal(size=(count, 3, 4))
+        model = gp_vib(MLP(4, (64, 64)), Linear(bias=True), ExactSites(), Gaussian(0.1))
+        self.learner = Learner(model)
+
+    def at_once(self) -> Any:
+        """All groups in one call."""
+        ids = np.arange(self.count)
+        known = self.learner.adapt_many((self.x.reshape(-1, 4), self.y.ravel()), ids.repeat(5))
+        return known.predict(self.query.reshape(-1, 4), ids.repeat(3))
+
+    def one_by_one(self) -> Any:
+        """The same predictions, a group at a time."""
+        return [self.learner.adapt((x, y)).predict(q) for x, y, q in zip(self.x, self.y, self.query, strict=True)]
+
+    def ridges(self) -> Any:
+        """A regression of scikit-learn for each group: nothing is learned from the others."""
+        from sklearn.linear_model import Ridge
+
+        return [Ridge().fit(x, y).predict(q) for x, y, q in zip(self.x, self.y, self.query, strict=True)]
+
+
 def our_test(config: Config, pictures: Tensor, *, episodes: int) -> Call:
     """The final test of a run, on as many episodes."""
     config = replace(config, test=replace(config.test, tasks=episodes))
@@ -84,5 +121,7 @@ def our_test(config: Config, pictures: Tensor, *, episodes: int) -> Call:
 
 def fresh_import() -> float:
     """How many seconds the package takes to import in a fresh process, once torch is imported."""
-    code = "import time, torch; t = time.perf_counter(); import metavib; print(time.perf_counter() - t)"
+    code = (
+        "import time, torch; t = time.perf_counter(); from metavib import Learner, vib; print(time.perf_counter() - t)"
+    )
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
