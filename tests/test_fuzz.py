@@ -35,8 +35,8 @@ from metavib.data.labelled import Labelled
 from metavib.data.table import Columns, read_csv
 from metavib.files import naming, read_json, write_json
 from metavib.training import build, checkpoint, config, run_folder
-from metavib.training import loop as train
 from metavib.training.fields import to_dict
+from metavib.training.step import adam
 
 RUN = tiny.sinusoid(train__validate_every=0, model__bias=True)
 FILES = {"a/b.txt": b"hello " * 30, "c.bin": data_files.noise(0, 300).tobytes()}
@@ -73,7 +73,7 @@ def save_checkpoint(path: Path) -> None:
 
 
 def training(model):
-    return train.adam(model, RUN), {"tasks": torch.Generator(), "noise": torch.Generator()}
+    return adam(model, RUN), {"tasks": torch.Generator(), "noise": torch.Generator()}
 
 
 def resume(path: Path) -> Any:
@@ -200,7 +200,7 @@ READERS = {
     "metrics": Reader(
         "metrics.jsonl",
         lambda p: p.write_text(METRICS),
-        lambda p: train.keep_until(p.parent, 1),
+        lambda p: run_folder.drop_metrics_after(p.parent, 1),
         lambda seconds: isinstance(seconds, int | float),
     ),
     "manifest": Reader("m.json", remembered, remembered, lambda found: found.images.shape == (6, 1, 16, 16)),

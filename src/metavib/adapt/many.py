@@ -27,6 +27,13 @@ CELLS = 2**27
 """Probabilities in one prediction: 1 GB of them."""
 
 
+class _Group(NamedTuple):
+    """Tasks that are predicted together: they have the same classes, and points of every class or not."""
+
+    classes: Labels
+    complete: bool
+
+
 class _Asked(NamedTuple):
     """A task of which predictions are asked for: what is kept of it, and the rows that are its own."""
 
@@ -220,15 +227,21 @@ class Predictors(Mapping[Hashable, Predictor]):
         if trained.classifies and not self.classes:
             raise ValueError("nothing is known of any class yet: adapt or update with labelled points first.")
         unknown = Kept(Support((Batch(inputs[:0], inputs.new_zeros(0), []),)), self.classes)
-        groups: dict[Labels, list[_Asked]] = {} if len(inputs) else {self.classes: [_Asked(unknown.what, [])]}
-        for id, rows in _by_id(self._ids(x, tasks, len(inputs))).items():
-            kept = self._tasks.get(str(id), unknown)
-            groups.setdefault(kept.classes, []).append(_Asked(kept.what, rows))
-        found = {classes: self._predicted(classes, asked, inputs) for classes, asked in groups.items()}
-        return trained.preparation.restore(self._joined(found, len(inputs)) if trained.classifies else found[()][1])
+        asked = _by_id(self._ids(x, tasks, len(inputs)))
+        groups: dict[_Group, list[_Asked]] = {}
+        for id, rows in asked.items() or [(None, [])]:  # without rows, the prediction of none
+            kept = self._tasks.get(str(id), unknown) if rows else unknown
+            groups.setdefault(self._group(kept), []).append(_Asked(kept.what, rows))
+        found = [self._predicted(group.classes, tasks, inputs) for group, tasks in groups.items()]
+        return trained.preparation.restore(self._joined(found, len(inputs)) if trained.classifies else found[0][1])
+
+    def _group(self, kept: Kept) -> "_Group":
+        what = kept.what
+        seen = what.seen if isinstance(what, TaskMemory) else self._trained.seen(what.whole, kept.classes)
+        return _Group(kept.classes, all(seen))
 
     def _predicted(self, classes: Labels, asked: list[_Asked], inputs: Tensor) -> tuple[Tensor, Prediction]:
-        """Rows of tasks that have the same classes, in order, and their predictions."""
+        """Rows of a group of tasks, in order, and their predictions."""
         trained = self._trained
         points = [(task.what.whole, task.rows) for task in asked if isinstance(task.what, Support)]
         memories = [(task.what, task.rows) for task in asked if isinstance(task.what, TaskMemory)]
@@ -247,12 +260,8 @@ class Predictors(Mapping[Hashable, Predictor]):
         whole = joined(q, order.argsort().to(inputs.device))
         return order.sort().values, trained.prediction(whole, classes, noise)
 
-    def _joined(self, found: dict[Labels, tuple[Tensor, Prediction]], rows: int) -> ClassPrediction:
+    def _joined(self, found: list[tuple[Tensor, Prediction]], rows: int) -> ClassPrediction:
         """One prediction over the classes of all tasks."""
-        if len(found) == 1 and self.classes in found:
-            only = found[self.classes][1]
-            assert isinstance(only, ClassPrediction)
-            return only
         if rows * len(self.classes) > CELLS:
             raise ValueError(
                 f"{rows} rows with probabilities of the {len(self.classes)} classes of all tasks together are too many "
@@ -262,9 +271,9 @@ class Predictors(Mapping[Hashable, Predictor]):
         device = self._trained.device
         p = torch.zeros(rows, len(self.classes), dtype=torch.float64, device=device)
         best = torch.zeros(rows, dtype=torch.long, device=device)
-        for classes, (places, part) in found.items():
+        for places, part in found:
             assert isinstance(part, ClassPrediction)
-            columns = torch.tensor([column[label] for label in classes], device=device)
+            columns = torch.tensor([column[label] for label in part.classes], device=device)
             at = places.to(device)
             p[at.unsqueeze(-1), columns] = part.probabilities
             best[at] = columns[part.best]
@@ -318,7 +327,7 @@ def side_by_side(
         var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
         means[q_index[q_mask]] = q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0)[q_mask]
         variances[q_index[q_mask]] = var[q_mask]
-    return Normal(means, variances)
+    return Normal(means, variances[..., :1] if bool(seen.all()) else variances)  # shared by classes that have points
 
 
 def _offsets(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -107,7 +107,8 @@ class ClassPrediction:
 
     Args:
         probabilities: `(v, N)`.
-        best: the column of the predicted class `(v,)`, that of the largest latent mean, which needs no sampling.
+        best: the column of the predicted class `(v,)`: that of the largest latent mean, which needs no sampling, or
+            of the largest probability where classes differ in variance.
         classes: the labels of the columns.
 
     Example:

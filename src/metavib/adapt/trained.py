@@ -292,8 +292,10 @@ class Trained:
         shared = q.mean.shape[-1] != len(classes)  # two classes, one latent value
         best = (q.mean[..., 0] > 0).long() if shared else q.mean.argmax(-1)
         p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])
-        p = p / p.sum(-1, keepdim=True)  # weights of nodes sum to 1 up to rounding
-        return ClassPrediction(ordered(q, p), best, classes)
+        p = ordered(q, p / p.sum(-1, keepdim=True))  # weights of nodes sum to 1 up to rounding
+        if isinstance(q, Normal) and not shared and q.var.shape[-1] > 1:
+            best = p.argmax(-1)  # the most probable class is that of the largest mean where all share their variance
+        return ClassPrediction(p, best, classes)
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -359,8 +361,7 @@ def _parts(x: Tensor, *, copies: int = 1) -> Iterator[slice]:
 def joined(parts: Sequence[Marginals], order: Tensor) -> Marginals:
     """Marginals of several sets of points as one, the points in a given order."""
     if isinstance(parts[0], Normal):
-        means, variances = [q.mean for q in parts], [q.var.expand_as(q.mean) for q in parts]
-        return Normal(torch.cat(means)[order], torch.cat(variances)[order])
+        return Normal(*(torch.cat(column)[order] for column in zip(*parts, strict=True)))
     return type(parts[0])(torch.cat([q.f for q in parts], -2)[..., order, :])  # type: ignore[union-attr]
 
 
