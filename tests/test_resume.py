@@ -105,6 +105,34 @@ def test_a_signal_in_the_last_step_is_too_late(tmp_path, monkeypatch, whole):
     assert_same(tmp_path / "run", whole("gp-vib"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_first_step_is_compiled_stops_at_once(tmp_path, monkeypatch, whole, number):
+    """A compiler takes its time, and nothing is lost: what was there before is what the run goes on from."""
+
+    def struck(step, config):
+        def compiling():
+            os.kill(os.getpid(), number)
+            raise AssertionError("the signal should have ended this")
+
+        return compiling
+
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    for done in (0, 4):
+        with monkeypatch.context() as patch:
+            patch.setattr(train, "compiles", lambda config: True)
+            patch.setattr(train, "fastest", struck)
+            with pytest.raises(train.Interrupted, match=f"stopped after {done} of 20 steps; continue with --resume"):
+                train.train(RUNS["gp-vib"], tmp_path / "run", resume=True)
+        if not done:
+            with monkeypatch.context() as patch:
+                patch.setattr(train, "experiment", lambda config: Signals(world(config), 4, number))
+                with pytest.raises(train.Interrupted):
+                    train.train(RUNS["gp-vib"], tmp_path / "run", resume=True, quiet=True)
+    assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    train.train(RUNS["gp-vib"], tmp_path / "run", resume=True, quiet=True)
+    assert_same(tmp_path / "run", whole("gp-vib"))
+
+
 def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, whole):
     class Twice(Signals):
         def sample(self, shape, generator):
