@@ -12,8 +12,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 # a module is its place: `tasks.gaussian` has one of its own, the rest of `tasks` is found at `tasks.*`.
 LAYERS: list[tuple[str, ...]] = [
     ("files", "progress", "random", "linalg", "quadrature", "fast", "fast.*"),  # what everything stands on
+    ("data", "data.*"),  # from files to arrays
     ("tasks", "tasks.*"),  # what is a task?
-    ("data", "data.*", "tasks.episodes"),  # from files to arrays
     ("networks", "networks.*", "kernels"),  # what makes phi, and what compares it?
     ("marginals", "fast.draws", "likelihoods", "likelihoods.*", "tasks.gaussian"),  # q(f), p(y | f)
     ("posteriors", "posteriors.*", "priors", "objective"),  # q(Z | D_t), p(Z), the bound
@@ -21,8 +21,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("training", "training.*"),  # from a config to a trained model
     ("adapt", "adapt.*", "show", "show.*"),  # how is it used, and what do people see?
     ("estimators", "estimators.*", "tune", "tune.*", "serve", "serve.*"),
-    ("cli", "cli.*", "__main__"),
-    ("",),  # the package's own __init__, which re-exports from anywhere
+    ("cli", "cli.*", "__main__", ""),  # the program; and the package's own __init__, which re-exports from anywhere
 ]
 
 
