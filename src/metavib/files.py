@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Files that are written whole or not at all, and read without ever running what is in them."""
 
 import glob
 import json
@@ -18,7 +18,7 @@ STALE = 3600.0  # seconds after which an unfinished file is taken to be abandone
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Errors about the contents of a file say which file it is."""
+    """Has errors about the contents of a file say which file it is."""
     try:
         yield
     except ValueError as error:
@@ -58,13 +58,13 @@ def _sweep(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON, indented, atomically."""
+    """Writes a value as indented JSON, whole or not at all."""
     text = json.dumps(value, indent=2) + "\n"
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: Path) -> Any:
-    """JSON, with an error that names the file."""
+    """Reads JSON; an error names the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -72,7 +72,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: dict[str, "Tensor"], metadata: dict[str, str]) -> None:
-    """Tensors and strings as a safetensors file, atomically."""
+    """Writes tensors and strings as a safetensors file, whole or not at all."""
     from safetensors.torch import save  # PyTorch comes with it, which files of text do not need
 
     whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
@@ -81,7 +81,7 @@ def write_tensors(path: Path, tensors: dict[str, "Tensor"], metadata: dict[str, 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
-    """Tensors and strings of a safetensors file; nothing is ever unpickled."""
+    """Reads the tensors and strings of a safetensors file; nothing is ever unpickled."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -13,7 +13,15 @@ PAUSE = 0.2  # seconds between two drawings of a bar
 
 
 class Advance(Protocol):
-    """Moves a bar to a count, with a note beside it."""
+    """Moves a progress bar to a count, with a note beside it; a note stands until the next one.
+
+    Example:
+        >>> from metavib.progress import Advance, Bar
+        >>> def work(advance: Advance) -> None:
+        ...     advance(10, "a tenth")
+        >>> with Bar("working", 100, show=False) as advance:
+        ...     work(advance)
+    """
 
     def __call__(self, completed: int, note: str | None = None) -> None: ...  # noqa: D102
 

@@ -46,14 +46,20 @@ GPYTORCH_START = log(2.0)
 
 @final
 class Slots(ExplicitKernel):
-    r"""$a_n k(x, x')$, a scale a slot.
+    """A kernel with a scale for each slot: $a_n k(x, x')$.
 
     DKT's linear kernel has two scales, an output scale and a variance, of which only the product matters: $a_n$.
 
     Args:
         kernel: k, with its own scale fixed.
-        slots: how many.
-        scale: starting value of each $a_n$.
+        slots: how many there are.
+        scale: where each $a_n$ starts.
+
+    Example:
+        >>> from metavib.baselines.dkt import Slots
+        >>> from metavib.kernels import Linear
+        >>> Slots(Linear(learn_scale=False), 5, scale=2.0).log_scale.shape
+        torch.Size([5])
     """
 
     def __init__(self, kernel: ExplicitKernel, slots: int, *, scale: float) -> None:
@@ -64,7 +70,7 @@ class Slots(ExplicitKernel):
         self.log_scale = nn.Parameter(torch.full((slots,), scale).log())
 
     def prepare(self, phi: Tensor, inputs: Inputs) -> Tensor:
-        """K's own embedding, before features are dealt to the slots: the same in all of them."""
+        """The embedding of k itself, before features are dealt to the slots: the same in all of them."""
         return self.kernel.embed(self.kernel.prepare(phi, inputs))
 
     def embed(self, phi: Tensor) -> Tensor:
@@ -74,11 +80,18 @@ class Slots(ExplicitKernel):
 
 @final
 class ClassProcesses(nn.Module):
-    r"""$f_n \sim GP(c_n, a_n k)$ on deep features.
+    r"""The prior of DKT: $f_n \sim GP(c_n, a_n k)$ on deep features, one process for each class or one set for all.
 
     Args:
         backbone: $\phi$.
-        kernel: k and the $a_n$.
+        kernel: k and the scales $a_n$.
+
+    Example:
+        >>> from metavib.baselines.dkt import ClassProcesses, Slots
+        >>> from metavib.kernels import Linear
+        >>> from metavib.networks import MLP
+        >>> ClassProcesses(MLP(2, (4,)), Slots(Linear(learn_scale=False), 5, scale=1.0)).slots
+        5
     """
 
     def __init__(self, backbone: Backbone, kernel: Slots) -> None:
@@ -88,7 +101,7 @@ class ClassProcesses(nn.Module):
 
     @property
     def kernel(self) -> Slots:
-        """K and the scales."""
+        """The kernel k with its scales."""
         kernel = self.functions.kernel
         assert isinstance(kernel, Slots)
         return kernel
@@ -107,7 +120,7 @@ class ClassProcesses(nn.Module):
         return z.unsqueeze(-3).expand(*z.shape[:-2], self.slots, *z.shape[-2:])
 
     def slotted(self, targets: Float[Tensor, "*b n ways"]) -> Float[Tensor, "*b slots n each"]:
-        """Columns dealt to their slots."""
+        """Targets with their columns dealt to the slots, in a dimension before the points."""
         return targets.unflatten(-1, (self.slots, -1)).movedim(-2, -3)
 
     def condition(
@@ -128,6 +141,17 @@ class SlotPosterior(Posterior):
     Args:
         prior: the processes.
         centred: their posterior with the prior mean taken off.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import dkt_linear
+        >>> from metavib.networks import MLP
+        >>> from metavib.tasks import examples, task
+        >>> model = dkt_linear(MLP(2, (4,)), ways=3)
+        >>> support, query = (examples(torch.randn(n, 2), torch.arange(n) % 3) for n in (6, 4))
+        >>> mean, variance = model(task(support, query))
+        >>> mean.shape, variance.shape
+        (torch.Size([4, 3]), torch.Size([4, 3]))
     """
 
     def __init__(self, prior: ClassProcesses, centred: Dual | Primal) -> None:
@@ -146,10 +170,15 @@ class SlotPosterior(Posterior):
 
 @final
 class RegressionEncoder(Encoder):
-    r"""The exact posterior of the class regressions given the support: sites m = Y - c, s fixed.
+    """The exact posterior of the class regressions given the support, from sites $m = Y - c$ of one fixed variance.
 
     Args:
-        noise: s.
+        noise: that variance.
+
+    Example:
+        >>> from metavib.baselines.dkt import RegressionEncoder
+        >>> RegressionEncoder(noise=0.2).noise
+        0.2
     """
 
     def __init__(self, *, noise: float = 0.1) -> None:
@@ -172,6 +201,14 @@ class MeanSoftmax(ClassLikelihood):
 
     Args:
         classes: N, the ways of the task.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.dkt import MeanSoftmax
+        >>> from metavib.marginals import Normal
+        >>> q = Normal(torch.zeros(1, 2), torch.full((1, 2), 9.0))
+        >>> MeanSoftmax(2).predict(q)
+        tensor([[0.5000, 0.5000]])
     """
 
     def __init__(self, classes: int) -> None:
@@ -184,7 +221,7 @@ class MeanSoftmax(ClassLikelihood):
         return self.softmax.targets(y)
 
     def nodes(self, q: Marginals, noise: Noise = None) -> Nodes:
-        """The mean alone."""
+        """One node, the mean of q: its variance does not count."""
         return Nodes(q.mean[None], q.mean.new_zeros(1))
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:

@@ -23,10 +23,23 @@ from metavib.tasks.task import Examples
 
 
 class Embedding(nn.Module):
-    r"""The space of features $\phi(x; \theta)$; no distribution over anything, so $\beta = 0$.
+    r"""A network without a prior of its own: the space of features $\phi(x; \theta)$, in the prior's place.
+
+    There is no distribution over anything, so that only $\beta = 0$ makes sense.
 
     Args:
         backbone: $\phi$.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.embedding import Embedding
+        >>> from metavib.networks import MLP
+        >>> from metavib.tasks import examples
+        >>> from metavib.tasks.inputs import points
+        >>> support, query = examples(torch.randn(4, 2), torch.zeros(4)), examples(torch.randn(9, 2), torch.zeros(9))
+        >>> phi_t, phi_v = Embedding(MLP(2, (5,))).features(support, points(query))
+        >>> phi_t.shape, phi_v.shape
+        (torch.Size([4, 5]), torch.Size([9, 5]))
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -41,7 +54,20 @@ class Embedding(nn.Module):
 
 
 class PointMass(Posterior, ABC):
-    r"""$q(Z) = \delta(Z - \hat Z)$: the latent values at a point are a function of it."""
+    r"""$q(Z) = \delta(Z - \hat Z)$: a posterior that is one value, so that the latent values are a function of it.
+
+    Subclasses say what $\hat Z$ is (`Z`) and what function it makes (`values`): `metavib.baselines.proto.Prototypes` is
+    the shortest.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.proto import Prototypes
+        >>> q = Prototypes(torch.tensor([[0.0], [2.0]]))  # a prototype at 0 and one at 2
+        >>> q.marginals(torch.tensor([[0.5]])).f  # minus the squared distances of a feature at 0.5
+        tensor([[-0.2500, -2.2500]])
+        >>> q.kl()
+        tensor(inf)
+    """
 
     @property
     @abstractmethod

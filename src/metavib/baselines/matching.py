@@ -42,29 +42,47 @@ SMALLEST = 1e-6
 
 
 class Context(nn.Module, ABC):
-    """How features of support and query change in the presence of the support."""
+    r"""How features of support and query change in the presence of the support.
+
+    A context is two maps: `support`, from the support's features $\phi_t$ to g, and `query`, from a query's features
+    $\phi_v$ (and g) to f.
+
+    Example:
+        >>> from metavib.baselines import FullContext, NoContext
+        >>> from metavib.baselines.matching import Context
+        >>> isinstance(NoContext(), Context), isinstance(FullContext(5), Context)
+        (True, True)
+    """
 
     @abstractmethod
     def support(self, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b n m"]:
-        """G: support features in context."""
+        """g, the support's features in context."""
 
     @abstractmethod
     def query(
         self, phi: Float[Tensor, "*b v m"], g: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"]
     ) -> Float[Tensor, "*b v m"]:
-        """F: query features in context of the support's."""
+        """f, the query's features in the context of the support's."""
 
 
 @final
 class NoContext(Context):
-    """Features as they are."""
+    """Features as they are, whatever the others.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import NoContext
+        >>> phi = torch.randn(3, 4)
+        >>> NoContext().support(phi, torch.ones(3, dtype=torch.bool)) is phi
+        True
+    """
 
     def support(self, phi: Tensor, mask: Tensor) -> Tensor:
-        """The same features."""
+        """The features of the support as they are."""
         return phi
 
     def query(self, phi: Tensor, g: Tensor, mask: Tensor) -> Tensor:
-        """The same features."""
+        """The features of the query as they are."""
         return phi
 
 
@@ -84,6 +102,14 @@ class FullContext(Context):
     Args:
         features: length of $\phi$.
         steps: K; as many as the task has support points where None.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import FullContext
+        >>> context, real = FullContext(4), torch.ones(3, dtype=torch.bool)
+        >>> g = context.support(torch.randn(3, 4), real)
+        >>> context.query(torch.randn(5, 4), g, real).shape
+        torch.Size([5, 4])
     """
 
     def __init__(self, features: int, *, steps: int | None = None) -> None:
@@ -118,9 +144,18 @@ class LSTMCell(nn.Module):
 
     $$(i, f, g, o) = W [x, h] + b, \quad c' = \sigma(f) c + \sigma(i) \tanh g, \quad h' = \sigma(o) \tanh c'$$
 
+    Unlike PyTorch's its weights may carry leading dimensions, a set for each task.
+
     Args:
         inputs: length of x.
         hidden: length of h and c.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.matching import LSTMCell
+        >>> h, c = LSTMCell(3, 2)(torch.randn(5, 3), torch.zeros(5, 2), torch.zeros(5, 2))
+        >>> h.shape
+        torch.Size([5, 2])
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -173,6 +208,15 @@ class Matches(PointMass):
         mask: which of its points are real.
         Y: their classes, one-hot.
         scale: $\gamma$.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import NoContext
+        >>> from metavib.baselines.matching import Matches
+        >>> g, Y = torch.eye(2), torch.eye(2)  # two support points, at right angles, of two classes
+        >>> q = Matches(NoContext(), g, torch.ones(2, dtype=torch.bool), Y, scale=100.0)
+        >>> q.values(torch.tensor([[0.9, 0.1]])).exp().round()
+        tensor([[1., 0.]])
     """
 
     def __init__(
@@ -205,6 +249,12 @@ class MatchingEncoder(Encoder):
     Args:
         context: embeddings in context: `NoContext`, or `FullContext` for the paper's full-context embeddings.
         scale: $\gamma$, what the cosines are multiplied with.
+
+    Example:
+        >>> from metavib.baselines import NoContext
+        >>> from metavib.baselines.matching import MatchingEncoder
+        >>> MatchingEncoder(NoContext(), scale=10.0).dirac
+        True
     """
 
     dirac = True

@@ -22,10 +22,16 @@ from metavib.tasks.task import Examples
 
 @final
 class Prototypes(PointMass):
-    r"""$f_n(x) = -|\phi(x) - c_n|^2$ with one prototype a class.
+    r"""A prototype for each class, and the nearest one wins: $f_n(x) = -|\phi(x) - c_n|^2$.
 
     Args:
-        c: prototypes.
+        c: the prototypes, one for each class.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.proto import Prototypes
+        >>> Prototypes(torch.tensor([[0.0], [2.0]])).values(torch.tensor([[0.5]]))
+        tensor([[-0.2500, -2.2500]])
     """
 
     def __init__(self, c: Float[Tensor, "*b ways m"]) -> None:
@@ -44,9 +50,19 @@ class Prototypes(PointMass):
 
 @final
 class PrototypeEncoder(Encoder):
-    r"""$\hat Z = (c_1, \dots, c_N)$, $c_n$ the mean of $\phi(x_j)$ over the support points of class n.
+    r"""$\hat Z = (c_1, \dots, c_N)$, where $c_n$ is the mean of $\phi(x_j)$ over the support points of class n.
 
     A class without support points has its prototype at the origin.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import proto_net
+        >>> from metavib.networks import MLP
+        >>> from metavib.tasks import examples, task
+        >>> model = proto_net(MLP(1, ()), ways=2)  # features are the inputs themselves
+        >>> support = examples(torch.tensor([[-1.0], [1.0], [4.0]]), torch.tensor([0, 0, 1]))
+        >>> model(task(support, examples(torch.tensor([[1.0]]), torch.tensor([0])))).f  # prototypes at 0 and 4
+        tensor([[-1., -9.]])
     """
 
     dirac = True
@@ -60,5 +76,10 @@ class PrototypeEncoder(Encoder):
 
 
 def proto_net(backbone: Backbone, ways: int) -> Model:
-    """ProtoNet (Snell et al. 2017): train with beta = 0."""
+    """ProtoNet (Snell et al. 2017): train with beta = 0.
+
+    Args:
+        backbone: the network.
+        ways: classes of a task.
+    """
     return Model(Embedding(backbone), PrototypeEncoder(), Softmax(ways))

@@ -32,17 +32,25 @@ from metavib.tasks.task import Examples
 
 @final
 class RelationModule(nn.Module):
-    r"""Scores of pairs of maps: 2 x [3x3 convolution, batch-norm, ReLU, 2x2 max-pool], 8 hidden units, one output.
+    """Scores of pairs of maps: 2 x [3x3 convolution, batch-norm, ReLU, 2x2 max-pool], 8 hidden units, one output.
 
-    Maps under 10 x 10 are padded by one, and a map down to a single row or column is not pooled further. So any
-    map will do: those of Conv4 with two poolings, 21 x 21 for images of 84 and 7 x 7 for images of 28, or with four.
-
-    A batch-norm layer sees the pairs of all points of a task, support and query, with all its classes.
+    Maps under 10 x 10 are padded by one, and a map down to a single row or column is not pooled further. So any map
+    will do: those of Conv4 with two poolings, 21 x 21 for images of 84 and 7 x 7 for images of 28, or with four. A
+    batch-norm layer sees the pairs of all points of a task, support and query, with all its classes.
 
     Args:
         map_shape: channels, height and width of a feature map.
         norm: the batch-norm encoding, one of `metavib.networks.norm.ENCODINGS`, or "none" for no batch-norm.
         hidden: units between the convolutions and the score.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.relation import RelationModule
+        >>> from metavib.tasks.inputs import Inputs
+        >>> module, x = RelationModule((2, 7, 7), norm="none"), torch.randn(6, 98)  # maps of six points
+        >>> maps = torch.randn(3, 98)  # of three classes
+        >>> module(maps, Inputs(x, torch.ones(6, dtype=torch.bool), 3)).shape
+        torch.Size([6, 3])
     """
 
     def __init__(self, map_shape: tuple[int, int, int], *, norm: str = "running", hidden: int = 8) -> None:
@@ -75,11 +83,17 @@ class RelationModule(nn.Module):
 
 @final
 class Relations(PointMass):
-    """f_n(x) = the relation module's score of x and the map of class n.
+    """f_n(x) is the relation module's score of x and the map of class n.
 
     Args:
         module: scores pairs.
         c: mean maps of the classes, flattened.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.relation import RelationModule, Relations
+        >>> Relations(RelationModule((2, 7, 7), norm="none"), torch.randn(3, 98)).Z.shape
+        torch.Size([3, 98])
     """
 
     def __init__(self, module: RelationModule, c: Float[Tensor, "*b ways m"]) -> None:
@@ -97,10 +111,17 @@ class Relations(PointMass):
 
 @final
 class RelationEncoder(Encoder):
-    r"""$\hat Z$ = the mean feature map of each class, and the module that compares with it.
+    r"""$\hat Z$ is the mean feature map of each class, and the module compares with it.
 
     Args:
         module: owns the comparison's weights.
+
+    Example:
+        >>> from metavib.baselines import relation_net
+        >>> from metavib.networks import Conv4
+        >>> model = relation_net(Conv4(1, 28, width=8, poolings=2), ways=5, map_shape=(8, 7, 7))
+        >>> type(model.encoder).__name__
+        'RelationEncoder'
     """
 
     dirac = True
@@ -127,15 +148,20 @@ class RelationEncoder(Encoder):
 
 @final
 class RelationScores(ClassLikelihood):
-    r"""RelationNet's squared error: $-\sum_n (\sigma(f_n) - [y = n])^2$.
+    r"""RelationNet's squared error as a likelihood: $\log p = -\sum_n (\sigma(f_n) - [y = n])^2$.
 
-    That is $\log N$ of the one-hot label given $\sigma(f)$, variance 1/2, up to a constant; it is also minus the
-    Brier score, whose minimum has $\sigma(f_n) = p(y = n \mid x)$. So the scores are the probabilities once they are
-    normalised: $p(y = n) = \sigma(f_n) / \sum_{n'} \sigma(f_{n'})$, and these are what the predictive density is
-    about.
+    That is $\log N$ of the one-hot label given $\sigma(f)$, variance 1/2, up to a constant; it is also minus the Brier
+    score, whose minimum has $\sigma(f_n) = p(y = n \mid x)$. So the scores are the probabilities once they are
+    normalised: $p(y = n) = \sigma(f_n) / \sum_{n'} \sigma(f_{n'})$, and these are what the predictive density is about.
 
     Args:
         classes: N, the ways of the task.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import RelationScores
+        >>> RelationScores(2).probabilities(torch.tensor([[0.0, 0.0]]))
+        tensor([[0.5000, 0.5000]])
     """
 
     def __init__(self, classes: int) -> None:
@@ -160,7 +186,7 @@ class RelationScores(ClassLikelihood):
         return nodes.log_mean_exp(log_p).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def probabilities(self, f: Tensor) -> Tensor:
-        """Normalised scores."""
+        r"""$\sigma(f_n) / \sum_{n'} \sigma(f_{n'})$: the scores, normalised to sum to one."""
         return F.logsigmoid(f).softmax(-1)
 
 
@@ -190,7 +216,7 @@ def _window(size: int) -> int:
 
 
 def _finish(x: Float[Tensor, "*b p ways C h w"], norm: TaskNorm | None, inputs: Inputs) -> Tensor:
-    """Batch-norm, ReLU and pooling."""
+    """What follows a convolution of pairs: batch-norm, ReLU and pooling."""
     if norm is not None:
         # The classes a point is paired with are positions to the norm: the channels follow the points.
         x = norm(x.movedim(-3, -4), inputs).movedim(-4, -3)

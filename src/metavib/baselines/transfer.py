@@ -47,7 +47,15 @@ FEW, MANY = 2.0, 10.0
 
 
 class Head(nn.Module, ABC):
-    r"""A family of classifiers $f(\phi; w)$, without weights of its own."""
+    r"""A family of classifiers on fixed features, $f(\phi; w)$, without weights of its own: they are handed to it.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.transfer import LinearHead
+        >>> head = LinearHead(features=4)
+        >>> head(torch.randn(7, 4), head.fresh(classes=3)).shape
+        torch.Size([7, 3])
+    """
 
     features: int
     ranks: dict[str, int]
@@ -55,7 +63,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def initial(self, classes: int) -> Weights:
-        """Weights to begin training with: a random row a class."""
+        """Weights to begin training with: a random row for each class."""
 
     @abstractmethod
     def fresh(self, classes: int) -> Weights:
@@ -76,6 +84,11 @@ class LinearHead(Head):
 
     Args:
         features: length of $\phi$.
+
+    Example:
+        >>> from metavib.baselines.transfer import LinearHead
+        >>> {name: tuple(w.shape) for name, w in LinearHead(4).initial(classes=3).items()}
+        {'weight': (3, 4), 'bias': (3,)}
     """
 
     ranks = {"weight": 2, "bias": 1}
@@ -97,19 +110,24 @@ class LinearHead(Head):
         return self
 
     def forward(self, phi: Tensor, weights: Weights) -> Tensor:
-        """The affine map."""
+        r"""$W \phi + b$ under the given weights."""
         return phi @ weights["weight"].mT + weights["bias"].unsqueeze(-2)
 
 
 @final
 class CosineHead(Head):
-    r"""$f_n = \gamma\, g_n \cos(\phi, v_n)$: a direction and a learned norm a class (weight normalisation).
+    r"""$f_n = \gamma\, g_n \cos(\phi, v_n)$: a direction and a learned norm for each class (weight normalisation).
 
     $g_n v_n / |v_n|$ is the class's weight vector; Chen et al.'s code learns $g_n$ although their text says cosine.
 
     Args:
         features: length of $\phi$.
         scale: $\gamma$: `FEW` in their code, `MANY` for more than 200 classes.
+
+    Example:
+        >>> from metavib.baselines.transfer import CosineHead
+        >>> {name: tuple(w.shape) for name, w in CosineHead(4).initial(classes=3).items()}
+        {'v': (3, 4), 'g': (3,)}
     """
 
     ranks = {"v": 2, "g": 1}
@@ -125,7 +143,7 @@ class CosineHead(Head):
         self.register_buffer("common", _uniform(1, features))
 
     def initial(self, classes: int) -> Weights:
-        """V as PyTorch draws a linear layer's rows, g their norms."""
+        """The directions v as PyTorch draws the rows of a linear layer, and g their norms."""
         v = _uniform(classes, self.features)
         return {"v": v, "g": v.norm(dim=-1)}
 
@@ -141,7 +159,7 @@ class CosineHead(Head):
         return head
 
     def forward(self, phi: Tensor, weights: Weights) -> Tensor:
-        """Scaled cosines."""
+        r"""$\gamma\, g_n \cos(\phi, v_n)$ under the given weights."""
         directions = F.normalize(weights["v"], dim=-1)
         return self.scale * (F.normalize(phi, dim=-1, eps=1e-8) @ directions.mT) * weights["g"].unsqueeze(-2)
 
@@ -158,9 +176,16 @@ class HeadWeights(PointMass):
     r"""$f(x) = \mathrm{head}(\phi(x); \hat w)$.
 
     Args:
-        head: the classifier.
+        head: the family of classifiers.
         weights: $\hat w$, with the tasks in leading dimensions or shared by all.
-        batch_shape: the tasks.
+        batch_shape: shape of the tasks.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines.transfer import HeadWeights, LinearHead
+        >>> head = LinearHead(4)
+        >>> HeadWeights(head, head.fresh(3), torch.Size([2])).values(torch.randn(2, 7, 4)).shape
+        torch.Size([2, 7, 3])
     """
 
     def __init__(self, head: Head, weights: Weights, batch_shape: torch.Size) -> None:
@@ -173,17 +198,22 @@ class HeadWeights(PointMass):
         return rows.expand(*self.batch_shape, *rows.shape[-2:])
 
     def values(self, x: Float[Tensor, "*b v m"]) -> Float[Tensor, "*b v c"]:
-        """The head at features x."""
+        """The scores of the classes at features x, under the task's weights."""
         return self.head(x, self.weights)
 
 
 @final
 class CommonHead(Encoder):
-    r"""$\hat w$ learned, whatever the support: phase 1.
+    r"""$\hat w$ is learned, and the same whatever the support: the first phase.
 
     Args:
         head: the family of classifiers.
         classes: how many classes there are to tell apart in training.
+
+    Example:
+        >>> from metavib.baselines.transfer import CommonHead, LinearHead
+        >>> sum(p.numel() for p in CommonHead(LinearHead(4), classes=10).parameters())
+        50
     """
 
     dirac = True
@@ -205,8 +235,13 @@ class SGD(NamedTuple):
     """How a new head is fitted; the defaults are Chen et al.'s.
 
     `epochs` passes over the support in mini-batches of `batch` make `epochs * ceil(n / batch)` steps. Each step here
-    follows the gradient of the whole support, which is what a mini-batch's is on average: as many steps of
-    the same size, without the noise, the same at every call, and all tasks at once.
+    follows the gradient of the whole support, which is what a mini-batch's is on average: as many steps of the same
+    size, without the noise, the same at every call, and all tasks at once.
+
+    Example:
+        >>> from metavib.baselines import SGD
+        >>> SGD(epochs=20).rate
+        0.01
     """
 
     epochs: int = 100
@@ -219,13 +254,24 @@ class SGD(NamedTuple):
 
 @final
 class FittedHead(Encoder):
-    r"""$\hat w(D_t)$ fitted to the support's mean log likelihood, from the head's fresh weights: phase 2.
+    r"""$\hat w(D_t)$ is fitted to the support's mean log likelihood, from the head's fresh weights: the second phase.
 
-    The features are held fixed, so no gradient reaches the network: this encoder is for meta-testing.
+    The features are held fixed, so that no gradient reaches the network: this encoder is for meta-testing.
 
     Args:
         head: the family of classifiers.
         sgd: step size, momentum and the rest.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import SGD
+        >>> from metavib.baselines.transfer import FittedHead, LinearHead
+        >>> from metavib.likelihoods import Softmax
+        >>> from metavib.tasks import examples
+        >>> phi, y = torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1])
+        >>> w = FittedHead(LinearHead(1), SGD(rate=1.0)).fit(phi, examples(phi, y), Softmax(2))
+        >>> LinearHead(1)(phi, w).argmax(-1)  # it has learned its support
+        tensor([0, 1])
     """
 
     dirac = True
@@ -315,16 +361,26 @@ def fine_tuned(trained: Model, ways: int, *, sgd: SGD | None = None) -> Model:
 
 @final
 class AllWay:
-    """Tasks with an empty support, whose query is `batch_size` images of any class with their global labels.
+    """Mini-batches of all training classes, as tasks with an empty support: what the first phase trains on.
 
-    Images are drawn independently, with replacement, where a loader would shuffle: an epoch has no meaning for a
-    source of tasks. Without a support, batch-norm as `support+point` would normalise every image by itself: train on
-    these with `running` or `transductive`.
+    The query of such a task is `batch_size` images of any class with their global labels. Images are drawn
+    independently, with replacement, where a loader would shuffle: an epoch has no meaning for a source of tasks.
+    Without a support, batch-norm as `support+point` would normalise every image by itself: train on these with
+    `running` or `transductive`.
 
     Args:
         data: the images, on the device to sample on.
-        batch_size: images a batch; 16 in Chen et al.
+        batch_size: images in a batch; 16 in Chen et al.
         transform: what turns uint8 images into floats.
+
+    Example:
+        >>> import torch
+        >>> from metavib.baselines import AllWay
+        >>> from metavib.data import labelled
+        >>> data = labelled(torch.zeros(6, 1, 8, 8, dtype=torch.uint8), [0, 0, 1, 1, 2, 2], ["a", "b", "c"])
+        >>> task = AllWay(data, batch_size=4).sample((), torch.Generator())
+        >>> task.support.size, task.query.size
+        (0, 4)
     """
 
     def __init__(self, data: Labelled, *, batch_size: int = 16, transform: Transform = unit) -> None:

@@ -58,7 +58,7 @@ for command in (
 
 
 def main() -> None:
-    """The program."""
+    """Runs the program on the arguments of the command line."""
     arguments = sys.argv[1:]
     several = {"--shots", "--inner-steps"} if arguments[:1] == ["evaluate"] else set()
     guarded(lambda: app(args=spread(arguments, several), prog_name="metavib"))

@@ -130,7 +130,7 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
 
 
 def assignments(texts: list[str]) -> dict[str, str]:
-    """`FIELD=VALUE` texts by field."""
+    """What `--set` was given, by field: `train.lr=2e-3` sets `train.lr` to the text `2e-3`."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -53,7 +53,13 @@ _DAMAGE = (
 
 
 class Limits(NamedTuple):
-    """What an archive may ask of us: bytes a member, number of members, bytes in all."""
+    """What an archive may ask of us: bytes of one member, number of members, bytes in all.
+
+    Example:
+        >>> from metavib.data.archive import Limits
+        >>> Limits(members=10).member // 2**20
+        64
+    """
 
     member: int = 64 * 2**20
     members: int = 500_000

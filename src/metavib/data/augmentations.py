@@ -37,7 +37,18 @@ def unit(images: Tensor, generator: Stream | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Compose:
-    """One transform after the other."""
+    """One transform after the other.
+
+    Args:
+        transforms: what to apply, in order.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import CentreCrop, Compose, Normalise
+        >>> transform = Compose((CentreCrop(4), Normalise()))
+        >>> transform(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.Generator()).shape
+        torch.Size([2, 3, 4, 4])
+    """
 
     transforms: tuple[Transform, ...]
 
@@ -60,8 +71,18 @@ def is_random(transform: Transform) -> bool:
 class Normalise:
     """Subtracts a mean and divides by a standard deviation, channel by channel; ImageNet's unless told.
 
-    An image of fewer channels than there are means uses the first of them: characters, with their one
-    channel, have the first mean and deviation.
+    An image of fewer channels than there are means uses the first of them: characters, with their one channel, have the
+    first mean and deviation.
+
+    Args:
+        mean: mean of each channel.
+        std: standard deviation of each channel.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import Normalise
+        >>> Normalise(mean=(0.5,), std=(0.25,))(torch.ones(1, 1, 1, 1), torch.Generator())
+        tensor([[[[2.]]]])
     """
 
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -82,7 +103,17 @@ class Normalise:
 
 @dataclass(frozen=True)
 class Resize:
-    """Resizes to `size x size`, bilinear and antialiased as Pillow's, whatever the aspect."""
+    """Resizes to `size x size`, bilinear and antialiased as Pillow's, whatever the aspect.
+
+    Args:
+        size: the new side.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import Resize
+        >>> Resize(4)(torch.ones(1, 3, 8, 6), torch.Generator()).shape
+        torch.Size([1, 3, 4, 4])
+    """
 
     size: int
 
@@ -95,7 +126,18 @@ class Resize:
 
 @dataclass(frozen=True)
 class CentreCrop:
-    """The `size x size` pixels at the centre, placed as torchvision's are."""
+    """The `size x size` pixels at the centre, placed as torchvision's are.
+
+    Args:
+        size: the side of the crop.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import CentreCrop
+        >>> CentreCrop(2)(torch.arange(16.0).reshape(1, 1, 4, 4), torch.Generator())
+        tensor([[[[ 5.,  6.],
+                  [ 9., 10.]]]])
+    """
 
     size: int
 
@@ -109,7 +151,15 @@ class CentreCrop:
 
 
 class Boxes(NamedTuple):
-    """A box in each image, in pixels: `top`, `left`, `height`, `width`, each `(N,)`."""
+    """A box in each image, in pixels: `top`, `left`, `height`, `width`, each `(N,)`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import RandomResizedCrop
+        >>> boxes = RandomResizedCrop(4).draw(torch.zeros(5, 3, 8, 8), torch.Generator())
+        >>> boxes.height.shape
+        torch.Size([5])
+    """
 
     top: Tensor
     left: Tensor
@@ -119,12 +169,22 @@ class Boxes(NamedTuple):
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    r"""A box of random area and aspect, resized to `size x size`.
+    """A box of random area and aspect, resized to `size x size`.
 
-    The area is uniform in `scale` times the image's, the logarithm of the aspect width/height uniform in that
-    of `ratio`, and the place uniform. Of ten such boxes the first that fits in the image is taken, and if
-    none does the largest central box with an aspect in `ratio`: the distribution that torchvision's transform
-    of this name has.
+    The area is uniform in `scale` times the image's, the logarithm of the aspect width/height uniform in that of
+    `ratio`, and the place uniform. Of ten such boxes the first that fits in the image is taken, and if none does the
+    largest central box with an aspect in `ratio`: the distribution that torchvision's transform of this name has.
+
+    Args:
+        size: side of the result.
+        scale: interval of the share of the image's area.
+        ratio: interval of the aspect.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import RandomResizedCrop
+        >>> RandomResizedCrop(84, scale=(0.35, 1.0))(torch.rand(2, 3, 96, 96), torch.Generator()).shape
+        torch.Size([2, 3, 84, 84])
     """
 
     size: int
@@ -193,7 +253,15 @@ def _triangle(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
 
 
 class Factors(NamedTuple):
-    """Of brightness, contrast and saturation, each `(N,)`; 1 changes nothing."""
+    """Factors of brightness, contrast and saturation, each `(N,)`; 1 changes nothing.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import Factors, jitter
+        >>> images, one = torch.rand(2, 3, 4, 4), torch.ones(2)
+        >>> torch.allclose(jitter(images, Factors(one, one, one)), images)
+        True
+    """
 
     brightness: Tensor
     contrast: Tensor
@@ -202,7 +270,19 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True)
 class ColourJitter:
-    """Changes brightness, contrast and saturation, in this order, by factors uniform in 1 +- strength."""
+    """Changes brightness, contrast and saturation, in this order, by factors uniform in 1 +- strength.
+
+    Args:
+        brightness: strength of the change of brightness.
+        contrast: strength of the change of contrast.
+        saturation: strength of the change of saturation.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import ColourJitter
+        >>> ColourJitter(0.4, 0.4, 0.4)(torch.rand(2, 3, 4, 4), torch.Generator()).shape
+        torch.Size([2, 3, 4, 4])
+    """
 
     brightness: float = 0.4
     contrast: float = 0.4
@@ -248,7 +328,17 @@ def _grey(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RandomFlip:
-    """Mirrors left and right with the given probability."""
+    """Mirrors left and right with the given probability.
+
+    Args:
+        probability: of being mirrored.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import RandomFlip
+        >>> RandomFlip(1.0)(torch.tensor([[[[1.0, 2.0]]]]), torch.Generator())
+        tensor([[[[2., 1.]]]])
+    """
 
     probability: float = 0.5
 
@@ -297,7 +387,14 @@ def turned(images: Tensor, quarters: Tensor) -> Tensor:
 
 
 class Motion(NamedTuple):
-    """A rotation (radians, clockwise as seen), scale and shift (pixels, right and down), each `(N,)`."""
+    """A rotation (radians, clockwise as seen), scale and shift (pixels, right and down) of each image, each `(N,)`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import RandomAffine
+        >>> RandomAffine().draw(torch.zeros(5, 1, 28, 28), torch.Generator()).scale.shape
+        torch.Size([5])
+    """
 
     angle: Tensor
     scale: Tensor
@@ -314,6 +411,12 @@ class RandomAffine:
         scale: the scale is uniform in this interval.
         shift: the shift is uniform in [-shift, shift] times the width and the height.
         paper: the colour of the surroundings, in [0, 1]; characters are black on white.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.augmentations import RandomAffine
+        >>> RandomAffine(degrees=10.0)(torch.rand(2, 1, 28, 28), torch.Generator()).shape
+        torch.Size([2, 1, 28, 28])
     """
 
     degrees: float = 30.0

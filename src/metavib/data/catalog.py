@@ -11,14 +11,26 @@ from typing import NamedTuple
 
 
 class Form(NamedTuple):
-    """One way a dataset may lie on the disk: all of `files`, which may be folders."""
+    """One way a dataset may lie on the disk: all of `files`, which may be folders.
+
+    Example:
+        >>> from metavib.data.catalog import Form
+        >>> Form("zip", ("images.zip",)).name
+        'zip'
+    """
 
     name: str
     files: tuple[str, ...]
 
 
 class Dataset(NamedTuple):
-    """Facts about a dataset; `folders` are sub-folders of the root to look in beside the root itself."""
+    """Facts about a dataset; `folders` are sub-folders of the root to look in beside the root itself.
+
+    Example:
+        >>> from metavib.data.catalog import DATASETS
+        >>> [dataset.name for dataset in DATASETS]
+        ['omniglot', 'emnist', 'mini-imagenet', 'cub']
+    """
 
     name: str
     what: str
@@ -30,7 +42,14 @@ class Dataset(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A complete form and the paths of its files, in the form's order."""
+    """A complete form of a dataset and the paths of its files, in the form's order.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from metavib.data.catalog import Found
+        >>> Found("zip", (Path("images.zip"),)).form
+        'zip'
+    """
 
     form: str
     files: tuple[Path, ...]
@@ -39,9 +58,14 @@ class Found(NamedTuple):
 class Entry(NamedTuple):
     """A dataset and how much of it is here.
 
-    `form` is the name of a complete form, or None; `found` lists files present, of any form; `missing` what
-    the form nearest to complete still lacks; `remedy` says what to do and is empty when the dataset is
-    ready.
+    `form` is the name of a complete form, or None; `found` lists files present, of any form; `missing` what the form
+    nearest to complete still lacks; `remedy` says what to do and is empty when the dataset is ready.
+
+    Example:
+        >>> from metavib.data import catalog
+        >>> entry = catalog("/nowhere")[0]
+        >>> entry.name, entry.ready
+        ('omniglot', False)
     """
 
     name: str

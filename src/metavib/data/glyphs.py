@@ -99,6 +99,11 @@ class Distortion:
         stroke: the interval of what a stroke gains on each side, in pixels of the drawing; uniform.
         faint: the darkness of the ink is uniform in [1 - faint, 1].
         noise: standard deviation of the grey of a pixel.
+
+    Example:
+        >>> from metavib.data.glyphs import Distortion
+        >>> Distortion(rotation=0.0, noise=0.0).shear
+        0.12
     """
 
     rotation: float = 9.0

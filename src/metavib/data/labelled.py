@@ -13,7 +13,17 @@ from torch import Tensor
 
 
 class Labelled(NamedTuple):
-    """Pictures of named classes: `images (n, C, H, W)` uint8, `labels (n,)` int64 into `names`."""
+    """Pictures of named classes: raw pixels `images (n, C, H, W)` as uint8, and `labels (n,)` that count into `names`.
+
+    `labelled` builds one and checks it.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import labelled
+        >>> data = labelled(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), [0, 1, 1], ["ant", "bee"])
+        >>> data.classes, data.counts.tolist()
+        (2, [1, 2])
+    """
 
     images: Tensor
     labels: Tensor
@@ -40,7 +50,16 @@ class Labelled(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """The classes to meta-train on, to select the model on, and to report on."""
+    """The classes to meta-train on, to select the model on, and to report on; no class is in two of them.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import Splits, labelled
+        >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+        >>> splits = Splits(*(labelled(pixels, [0, 1], names) for names in (["a", "b"], ["c", "d"], ["e", "f"])))
+        >>> splits.test.names
+        ('e', 'f')
+    """
 
     train: Labelled
     validation: Labelled

@@ -23,7 +23,18 @@ def suit(A: Tensor) -> bool:
 
 @final
 class Inverted:
-    r"""A factor (`metavib.linalg.Factor`) by products with $X = L^{-1}$, of a few rows."""
+    """A factor (`metavib.linalg.Factor`) by products with $X = L^{-1}$, of a few rows.
+
+    Args:
+        X: the inverse of the Cholesky factor.
+
+    Example:
+        >>> import torch
+        >>> from metavib.fast.small_factors import Inverted
+        >>> factor = Inverted.of(torch.tensor([[4.0]]))
+        >>> factor.solve(torch.tensor([[6.0]])), factor.logdet().exp().round()
+        (tensor([[3.]]), tensor(4.))
+    """
 
     def __init__(self, X: Tensor) -> None:
         self.X = X

@@ -14,10 +14,26 @@ from metavib.tasks.inputs import Inputs
 
 
 class Backbone(nn.Module, ABC):
-    """A network from inputs to M features.
+    """A network from inputs to M features: what every kernel, head and weight prior stands on.
 
-    One whose features of a point do not depend on the other points says so (`pointwise`), which spares gradient
-    encoders the support's share of the final pass.
+    A backbone is called on `metavib.tasks.inputs.Inputs`, all points of each task at once, so that it may look at the
+    task (batch-norm does). One whose features of a point do not depend on the other points says so (`pointwise`), which
+    spares gradient encoders the support's share of the final pass.
+
+    A new one has `features`, `pointwise` and `forward`:
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks import Backbone
+        >>> from metavib.tasks.inputs import Inputs
+        >>> class Squares(Backbone):
+        ...     features, pointwise = 2, True
+        ...     def forward(self, inputs):
+        ...         return torch.cat([inputs.x, inputs.x**2], -1)
+        >>> x = torch.tensor([[1.0], [3.0]])
+        >>> Squares()(Inputs(x, torch.ones(2, dtype=torch.bool), 2))
+        tensor([[1., 1.],
+                [3., 9.]])
     """
 
     features: int
@@ -33,16 +49,21 @@ class Backbone(nn.Module, ABC):
 
 
 class MLP(Backbone):
-    r"""Fully connected layers with ReLU; the features are the last hidden layer.
+    """Fully connected layers with ReLU, for vectors; the features are the last hidden layer.
+
+    Weights start as $N(0, 2/in)$ (He et al. 2015), so that features keep the scale of the inputs.
 
     Args:
         inputs: length of an input vector.
-        widths: hidden units of each layer; the last is M. Empty: the identity.
+        widths: hidden units of each layer; the last is M. Empty: the features are the inputs themselves.
         dropout: probability with which a hidden unit is set to zero while training.
-        reach: half-width of the range the inputs come from; where given, the hyperplanes on which the first layer's
-            units switch on are spread over it, instead of crowding round the origin.
+        reach: half the width of the range that the inputs come from. Where given, the hyperplanes on which the first
+            layer's units switch on are spread over that range, instead of crowding round the origin.
 
-    Weights start as $N(0, 2/in)$ (He et al. 2015), so that features keep the scale of the inputs.
+    Example:
+        >>> from metavib.networks import MLP
+        >>> MLP(3, (40, 20)).features
+        20
     """
 
     pointwise = True
@@ -72,17 +93,25 @@ class MLP(Backbone):
 
 
 class Pointwise(Backbone):
-    """A module from `(N, *event)` to `(N, M)` that treats its N points one by one, a pretrained network say.
+    """Any PyTorch module as a backbone: a pretrained network, say.
 
-    Batch-norm layers inside it stay in evaluation mode, training or not: their statistics would mix points, and tasks.
-    (A network whose batch-norm is to be part of the encoding is written with `metavib.networks.norm.TaskNorm`.)
-    Where each task
-    has weights of its own the module is called once a task; the layers of `metavib.networks.layers` need one call
-    for all.
+    The module takes `(N, *event)` to `(N, M)` and treats its N points one by one. Batch-norm layers inside it stay in
+    evaluation mode, training or not: their statistics would mix points, and tasks. (A network whose batch-norm is to be
+    part of the encoding is written with `metavib.networks.norm.TaskNorm`.) Where each task has weights of its own the
+    module is called once for each task; the layers of `metavib.networks.layers` need one call for all.
 
     Args:
         module: the network.
-        features: M.
+        features: M, the length of its output.
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks import Pointwise
+        >>> from metavib.tasks.inputs import Inputs
+        >>> phi = Pointwise(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)), features=5)
+        >>> x = torch.randn(2, 4, 3, 2, 2)  # two tasks of four pictures
+        >>> phi(Inputs(x, torch.ones(2, 4, dtype=torch.bool), 1)).shape
+        torch.Size([2, 4, 5])
     """
 
     pointwise = True

@@ -21,15 +21,23 @@ NORMS = ("none", *ENCODINGS)
 
 
 class ConvNorm(nn.Module):
-    """A convolution that keeps the size of the image (but for its stride), then batch-norm.
+    """A convolution that keeps the size of the image (but for its stride), then batch-norm as part of the encoding.
 
     Args:
         inputs: channels of the input.
         outputs: channels of the output.
-        kernel_size: side of the kernel, odd.
+        kernel_size: side of the filters, odd.
         stride: step between positions; 2 halves the image, rounding up.
         norm: one of `NORMS`.
         bias: give the convolution a bias, where no batch-norm follows that would take it away again.
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks.conv import ConvNorm
+        >>> from metavib.tasks.inputs import Inputs
+        >>> x = torch.randn(6, 3, 8, 8)  # six images of one task
+        >>> ConvNorm(3, 16, stride=2, norm="transductive")(x, Inputs(x, torch.ones(6, dtype=torch.bool), 1)).shape
+        torch.Size([6, 16, 4, 4])
     """
 
     def __init__(
@@ -57,7 +65,7 @@ class ConvNorm(nn.Module):
         return self.norm(self.conv(x), inputs)
 
     def pooled(self, x: Tensor, inputs: Inputs) -> Tensor:
-        """The same, then `max_pool`; what of batch-norm can comes after it, where it has less to do."""
+        """The same, then `max_pool`; what of batch-norm can wait comes after it, on a quarter of the numbers."""
         norm = self.norm
         if norm is not None and norm.pointwise:
             weight, shift = self._folded(norm)
@@ -90,18 +98,25 @@ def pointwise(network: nn.Module) -> bool:
 
 
 class Conv4(Backbone):
-    """Four times 3 x 3 convolution, batch-norm, ReLU, 2 x 2 max-pool; flattened.
+    """Conv4, the network of the few-shot literature: four times 3 x 3 convolution, batch-norm, ReLU, 2 x 2 max-pool.
 
-    Images of 84 x 84 give M = 25 * width (1600 with 64 channels, 800 with 32), of 28 x 28 M = width.
+    The last maps are flattened: images of 84 x 84 give M = 25 * width (1600 with 64 channels, 800 with 32), images of
+    28 x 28 M = width.
 
     Args:
         channels: channels of an image.
         image_size: its side, at least 16 with four poolings.
         width: channels of every layer.
         norm: the batch-norm encoding, one of `metavib.networks.norm.ENCODINGS`, or "none" for no batch-norm.
-        extra: convolutions (each with batch-norm and ReLU, and no pooling) after each of the four layers; one, in the
-            deeper network for Augmented Omniglot.
-        poolings: layers that are pooled, from the first; two leave larger maps, for what compares maps (RelationNet).
+        extra: further convolutions (each with batch-norm and ReLU, and no pooling) after each of the four layers; one,
+            in the deeper network for Augmented Omniglot.
+        poolings: how many layers are pooled, from the first; two leave larger maps, for what compares maps
+            (RelationNet).
+
+    Example:
+        >>> from metavib.networks import Conv4
+        >>> Conv4(3, 84).features, Conv4(1, 28, width=32).features
+        (1600, 32)
     """
 
     def __init__(
@@ -146,14 +161,19 @@ class Conv4(Backbone):
 class StridedConv4(Backbone):
     """Four times 3 x 3 convolution of stride 2, batch-norm, ReLU; averaged over positions, so that M = width.
 
-    The network of Finn et al. (2017) for Omniglot: 28 x 28 becomes 14, 7, 4 and 2 a side, and the mean over the last
-    2 x 2 positions makes 64 features of 64 channels. Any size of image does.
+    The network of Finn et al. (2017) for Omniglot: 28 x 28 becomes 14, 7, 4 and 2 a side, and the mean over the last 2
+    x 2 positions makes 64 features of 64 channels. Any size of image does.
 
     Args:
         channels: channels of an image.
         width: channels of every layer, and M.
         norm: the batch-norm encoding, one of `metavib.networks.norm.ENCODINGS`, or "none" for no batch-norm.
-        extra: convolutions (of stride 1, each with batch-norm and ReLU) after each of the four layers.
+        extra: further convolutions (of stride 1, each with batch-norm and ReLU) after each of the four layers.
+
+    Example:
+        >>> from metavib.networks import StridedConv4
+        >>> StridedConv4(1).features
+        64
     """
 
     def __init__(self, channels: int, *, width: int = 64, norm: str = "running", extra: int = 0) -> None:

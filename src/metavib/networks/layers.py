@@ -24,9 +24,21 @@ def lift(parameter: Tensor, ranks: int) -> Tensor:
 
 
 class Positive(nn.Module):
-    r"""A positive scalar $\mathrm{floor} + \mathrm{softplus}(a)$, at most `ceiling`.
+    r"""A positive scalar, $\mathrm{floor} + \mathrm{softplus}(a)$ with a learned a, at most `ceiling`.
 
-    The floor is approached smoothly, so a value that has come down to it can always rise again.
+    The floor is approached smoothly, so that a value that has come down to it can always rise again.
+
+    Args:
+        value: where it starts, above the floor.
+        floor: lower bound.
+        ceiling: upper bound.
+        learn: whether a is learned.
+
+    Example:
+        >>> from metavib.networks.layers import Positive
+        >>> noise = Positive(0.5, floor=0.1)
+        >>> round(noise().item(), 4)
+        0.5
     """
 
     def __init__(self, value: float, *, floor: float = 0.0, ceiling: float = float("inf"), learn: bool = True) -> None:
@@ -37,7 +49,7 @@ class Positive(nn.Module):
         self.raw = nn.Parameter(torch.tensor(softplus_inverse(value - floor)), requires_grad=learn)
 
     def forward(self) -> Tensor:
-        """The value."""
+        """The value, between floor and ceiling."""
         return (self.floor + F.softplus(self.raw)).clamp(max=self.ceiling)
 
 
@@ -49,11 +61,21 @@ def softplus_inverse(value: float) -> float:
 class Linear(nn.Module):
     r"""$W x + b$ for `x (..., n, in)` and `W (..., out, in)`.
 
-    Initialised as PyTorch does, uniform in $\pm 1/\sqrt{in}$.
+    Weights start as PyTorch's do, uniform in $\pm 1/\sqrt{in}$.
 
     Args:
         inputs: length of an input vector.
         outputs: length of an output vector.
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks.layers import Linear
+        >>> layer = Linear(3, 2)
+        >>> layer(torch.zeros(5, 4, 3)).shape  # five tasks of four points share the weights
+        torch.Size([5, 4, 2])
+        >>> layer.weight = torch.nn.Parameter(torch.randn(5, 2, 3))  # now each has its own
+        >>> layer(torch.zeros(5, 4, 3)).shape
+        torch.Size([5, 4, 2])
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -82,7 +104,13 @@ class Conv2d(nn.Module):
         kernel_size: k.
         stride: step between positions.
         padding: zeros added on each side.
-        bias: add a learned number a channel.
+        bias: add a learned number to each channel.
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks.layers import Conv2d
+        >>> Conv2d(3, 8, padding=1)(torch.zeros(2, 5, 3, 10, 10)).shape  # two tasks of five images
+        torch.Size([2, 5, 8, 10, 10])
     """
 
     def __init__(
@@ -99,7 +127,7 @@ class Conv2d(nn.Module):
         return self.convolve(x, self.weight, self.bias)
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The same with other weights."""
+        """The same convolution with other weights than its own."""
         biases = torch.Size() if bias is None else bias.shape[:-1]
         sets = _Sets.of(x.shape[:-4], weight.shape[:-4], biases)
         weight = sets.parameter(weight, own=4).flatten(0, 1)

@@ -25,27 +25,43 @@ ENCODINGS = ("running", "transductive", "support+point")
 
 
 class Moments(NamedTuple):
-    """Mean and variance (divided by the count, not the count less one) a channel, `(..., p or 1, channels)`."""
+    """Mean of each channel and its variance (divided by the count, not by one less), `(..., p or 1, channels)`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks.norm import Moments
+        >>> Moments(torch.zeros(1, 4), torch.ones(1, 4)).mean.shape
+        torch.Size([1, 4])
+    """
 
     mean: Tensor
     var: Tensor
 
 
 class TaskNorm(nn.Module):
-    r"""$\hat x = (x - \mu) / \sqrt{v + \epsilon}$, then scale and shift; $\mu, v$ as the encoding says.
+    r"""Batch-norm as part of the encoding: $\hat x = (x - \mu) / \sqrt{v + \epsilon}$, then a learned scale and shift.
 
-    The running averages are PyTorch's: $\bar\mu \leftarrow (1 - \alpha) \bar\mu + \alpha \mu$, and so for the
-    unbiased variance, where $\mu$ and v are averaged over the tasks of a batch (over those of its own repeat, for
-    averages that carry repeats). They learn from each pass in training mode that is not inside a `torch.func`
-    transform: for a gradient encoder that is the final pass, under the adapted weights, and not the passes of the
-    inner steps.
+    Which points $\mu$ and v are taken over is the encoding. The running averages are PyTorch's: $\bar\mu \leftarrow (1
+    - \alpha) \bar\mu + \alpha \mu$, and so for the unbiased variance, where $\mu$ and v are averaged over the tasks of
+    a batch (over those of its own repeat, for averages that carry repeats). They learn from each pass in training mode
+    that is not inside a `torch.func` transform: for a gradient encoder that is the final pass, under the adapted
+    weights, and not the passes of the inner steps.
 
     Args:
         channels: size of the channel dimension, which follows that of points: `(..., p, channels, *positions)`.
         encoding: one of `ENCODINGS`.
-        affine: learn a scale and a shift a channel.
-        momentum: $\alpha$, weight of a new batch in the running averages.
+        affine: learn a scale and a shift for each channel.
+        momentum: $\alpha$, the weight of a new batch in the running averages.
         eps: $\epsilon$, added to the variance.
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks.norm import TaskNorm
+        >>> from metavib.tasks.inputs import Inputs
+        >>> x = torch.tensor([[1.0], [3.0], [100.0]])  # two support points, and a query point
+        >>> norm, task = TaskNorm(1, encoding="support+point"), Inputs(x, torch.ones(3, dtype=torch.bool), 2)
+        >>> norm(x, task)[:2].flatten().round().tolist()  # the support never sees the query
+        [-1.0, 1.0]
     """
 
     running_mean: Tensor

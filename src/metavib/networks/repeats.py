@@ -18,12 +18,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def stack(models: Sequence[Model]) -> Model:
-    """One model that is all of these, in a leading dimension of its parameters and buffers."""
+    """One model that is all of these side by side, in a leading dimension of its parameters and buffers."""
     return _map(models[0], lambda name: torch.stack([_state(m)[name] for m in models]).unsqueeze(1))
 
 
 def unstack(model: Model, repeat: int) -> Model:
-    """One of the models stacked."""
+    """One of the models that were stacked, by its number."""
     state = _state(model)
     return _map(model, lambda name: state[name][repeat, 0])
 

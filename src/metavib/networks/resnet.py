@@ -15,7 +15,7 @@ SLOPE = 0.1
 
 
 class ResNet12(Backbone):
-    """Four residual blocks of three 3 x 3 convolutions, each block halving the image; then the mean over positions.
+    """ResNet-12: four residual blocks of three convolutions, each halving the image; then the mean over positions.
 
     A block is conv, norm, LeakyReLU, conv, norm, LeakyReLU, conv, norm, plus a shortcut (1 x 1 conv, norm), LeakyReLU,
     2 x 2 max-pool. The convolutions have no bias where batch-norm follows.
@@ -24,6 +24,11 @@ class ResNet12(Backbone):
         channels: channels of an image, whose sides must be at least 16.
         widths: channels of each block; the last is M.
         norm: the batch-norm encoding, one of `metavib.networks.norm.ENCODINGS`, or "none" for no batch-norm.
+
+    Example:
+        >>> from metavib.networks import ResNet12
+        >>> ResNet12(3, widths=(8, 16, 32, 64)).features
+        64
     """
 
     def __init__(self, channels: int, *, widths: Sequence[int] = (64, 128, 256, 512), norm: str = "running") -> None:
@@ -52,6 +57,14 @@ class Residual(nn.Module):
         inputs: channels of the input.
         outputs: channels of the output.
         norm: one of `metavib.networks.conv.NORMS`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.networks.resnet import Residual
+        >>> from metavib.tasks.inputs import Inputs
+        >>> x = torch.randn(4, 3, 16, 16)
+        >>> Residual(3, 8, norm="none")(x, Inputs(x, torch.ones(4, dtype=torch.bool), 1)).shape
+        torch.Size([4, 8, 8, 8])
     """
 
     def __init__(self, inputs: int, outputs: int, *, norm: str) -> None:

@@ -14,7 +14,19 @@ Weights = dict[str, Tensor]
 class Network(nn.Module):
     """A network with a memory of how many dimensions of each weight are its own.
 
-    Weights get leading dimensions later, one set a task or a repeat; their own rank is what they are born with.
+    Weights get leading dimensions later, a set for each task or repeat; their own rank is what they are born with.
+
+    Args:
+        body: the network itself.
+
+    Example:
+        >>> from metavib.networks import MLP
+        >>> from metavib.networks.weights import Network
+        >>> network = Network(MLP(2, (3,)))
+        >>> {name: tuple(w.shape) for name, w in network.theta().items()}
+        {'layers.0.weight': (3, 2), 'layers.0.bias': (3,)}
+        >>> network.per_task((7,))["layers.0.weight"].shape
+        torch.Size([7, 3, 2])
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -53,8 +65,15 @@ class Variances(nn.Module):
     """A learned positive variance for each weight of a network.
 
     Args:
-        network: whose weights.
-        value: starting value.
+        network: whose weights they belong to.
+        value: where all of them start.
+
+    Example:
+        >>> from metavib.networks import MLP
+        >>> from metavib.networks.weights import Network, Variances
+        >>> s = Variances(Network(MLP(2, (3,))), 0.25)()
+        >>> s["layers.0.bias"].tolist()
+        [0.25, 0.25, 0.25]
     """
 
     def __init__(self, network: Network, value: float) -> None:
@@ -66,7 +85,7 @@ class Variances(nn.Module):
         self.names = list(network.ranks)
 
     def forward(self) -> Weights:
-        """The variances, by weight."""
+        """The variances, by the name of the weight."""
         return {name: getattr(self, _key(name)).exp() for name in self.names}
 
 

@@ -29,7 +29,7 @@ def evaluation(result: dict[str, Any]) -> str:
 
 
 def regression(result: dict[str, Any]) -> str:
-    """Errors, log densities and coverage."""
+    """A table of errors, log densities and coverage, a row for each number of shots and inner steps."""
     names = list(result["rows"][0]["metrics"])
     rows = []
     for row in result["rows"]:
@@ -41,7 +41,7 @@ def regression(result: dict[str, Any]) -> str:
 
 
 def classification(result: dict[str, Any]) -> str:
-    """Accuracies in per cent, NLL, Brier score and ECE."""
+    """A table of accuracies in per cent, NLL, Brier score and ECE, a row for each number of shots and inner steps."""
     rows = []
     for row in result["rows"]:
         for kind in ("metrics", "tempered_metrics"):

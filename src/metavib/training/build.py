@@ -147,7 +147,7 @@ def _baseline(config: Config, phi: Backbone) -> Model:
 
 
 def backbone(config: Config) -> Backbone:
-    """phi."""
+    """The network that makes the features phi, as `model.backbone` names it."""
     options, tasks = config.model, config.tasks
     conv: Any = {"width": options.width, "norm": options.norm}
     named = {
@@ -160,7 +160,7 @@ def backbone(config: Config) -> Backbone:
 
 
 def likelihood(config: Config) -> Likelihood:
-    """p(y | f)."""
+    """p(y | f), as `model.likelihood` names it."""
     options = config.model
     named = {
         "gaussian": lambda: Gaussian(options.noise, floor=options.noise_floor, learn=options.learn_noise),
@@ -173,7 +173,7 @@ def likelihood(config: Config) -> Likelihood:
 
 
 def kernel(options: ModelConfig, features: int) -> Kernel:
-    """k on features of a given length."""
+    """The kernel on features of a given length, as `model.kernel` names it."""
     shared: Any = {"bias": options.bias, "learn_scale": options.learn_scale, "scale": options.scale}
     named = {
         "linear": lambda: Linear(**shared),
@@ -187,7 +187,7 @@ def kernel(options: ModelConfig, features: int) -> Kernel:
 
 
 def sites(options: ModelConfig, features: int) -> SiteEncoder:
-    """How support points become sites."""
+    """How support points become sites, as `model.sites` names it."""
     start = {"m": options.site_m, "s": options.site_s}
     named = {
         "exact": ExactSites,

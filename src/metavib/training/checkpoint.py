@@ -20,7 +20,16 @@ MOMENTS = {"step": False, "exp_avg": True, "exp_avg_sq": True}  # of Adam: wheth
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint file holds."""
+    """What a checkpoint file holds: the config, the step, the best validation score so far, and tensors by name.
+
+    Example:
+        >>> import torch
+        >>> from metavib.training.checkpoint import Checkpoint
+        >>> from metavib.training.config import Config
+        >>> saved = Checkpoint(Config(), 100, 0.9, {"model/weight": torch.zeros(2), "streams/noise": torch.zeros(3)})
+        >>> list(saved.part("model"))
+        ['weight']
+    """
 
     config: Config
     step: int

@@ -71,6 +71,11 @@ class TableConfig:
         flags: numbers of the input columns that have an indicator of missing values, filled in from the file.
         y_mean: mean of a real output over the training tasks, filled in from the file.
         y_scale: standard deviation of a real output over the training tasks, filled in from the file.
+
+    Example:
+        >>> from metavib.training.config import TableConfig
+        >>> TableConfig(csv="sales.csv", task="shop", target="sold").missing
+        'refuse'
     """
 
     csv: str | None = None
@@ -115,6 +120,11 @@ class TasksConfig:
         root: folder of the dataset; none means `$METAVIB_DATA`, or `data` where that is not set.
         inputs: length of an input vector; filled in from the file on tables.
         table: the table that the tasks of `table` come from.
+
+    Example:
+        >>> from metavib.training.config import TasksConfig
+        >>> TasksConfig(name="glyphs", shots=5).ways
+        5
     """
 
     name: str = "sinusoid"
@@ -174,6 +184,11 @@ class ModelConfig:
         recompute: compute the inside of each inner step again in the backward pass instead of keeping it, which takes
             less memory and more time.
         weight_variance: where the variance s of the weights starts in stochastic MAML.
+
+    Example:
+        >>> from metavib.training.config import ModelConfig
+        >>> ModelConfig(kernel="cosine").widths
+        (40, 40)
     """
 
     backbone: str = "mlp"
@@ -227,6 +242,11 @@ class TrainConfig:
         select: which model is tested and used: the last, or the best on validation.
         save_every: steps between checkpoints.
         log_every: steps between lines of the metrics.
+
+    Example:
+        >>> from metavib.training.config import TrainConfig
+        >>> TrainConfig(steps=100).lr
+        0.001
     """
 
     steps: int = 60_000
@@ -258,6 +278,11 @@ class TestConfig:
         weight_samples: number of weights that stochastic MAML draws at test.
         temperature: report class probabilities also under a temperature that is fitted on validation.
         seed: decides the test tasks.
+
+    Example:
+        >>> from metavib.training.config import TestConfig
+        >>> TestConfig(shots=(1, 5)).tasks
+        1000
     """
 
     __test__ = False  # no test class, whatever pytest thinks of its name

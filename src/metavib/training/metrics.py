@@ -23,7 +23,14 @@ BINS = 15
 
 
 class OverEpisodes(NamedTuple):
-    """A mean over test episodes of one model, and the half-width of its 95 % confidence interval."""
+    """A mean over test episodes of one model, and the half-width of its 95 % confidence interval.
+
+    Example:
+        >>> import torch
+        >>> from metavib.training.metrics import over_episodes
+        >>> print(over_episodes(torch.tensor([0.5, 0.7, 0.6, 0.6])))
+        0.6 ± 0.08 (95% CI over 4 episodes)
+    """
 
     mean: float
     episode_ci95: float
@@ -34,7 +41,14 @@ class OverEpisodes(NamedTuple):
 
 
 class OverTrainings(NamedTuple):
-    """A mean over several trainings of the same method, and the standard deviation between them."""
+    """A mean over several trainings of the same method, and the standard deviation between them.
+
+    Example:
+        >>> import torch
+        >>> from metavib.training.metrics import over_trainings
+        >>> print(over_trainings(torch.tensor([0.5, 0.7])))
+        0.6 ± 0.14 (SD over 2 trainings)
+    """
 
     mean: float
     training_sd: float
@@ -45,7 +59,14 @@ class OverTrainings(NamedTuple):
 
 
 class Interval(NamedTuple):
-    r"""A mean and the half-width of its 95 % confidence interval, $1.96\, SD / \sqrt n$."""
+    r"""A mean and the half-width of its 95 % confidence interval, $1.96\, SD / \sqrt n$.
+
+    Example:
+        >>> import torch
+        >>> from metavib.training.metrics import interval
+        >>> interval(torch.tensor([1.0, 1.0, 1.0]))
+        Interval(mean=1.0, ci95=0.0)
+    """
 
     mean: float
     ci95: float
@@ -103,9 +124,16 @@ def brier(
 
 
 class Reliability(NamedTuple):
-    """Points binned by confidence: `edges (bins + 1,)`, and a bin each `confidence`, `accuracy` (means), `points`.
+    """Points binned by confidence: `edges (bins + 1,)`, and the mean `confidence`, `accuracy` and count of each bin.
 
     The means of an empty bin are NaN.
+
+    Example:
+        >>> import torch
+        >>> from metavib.training.metrics import reliability
+        >>> p = torch.tensor([[[0.9, 0.1], [0.9, 0.1]]])  # twice 90 % sure of class 0, and once right
+        >>> round(reliability(p, torch.tensor([[0, 1]])).ece, 4)
+        0.4
     """
 
     edges: Tensor

@@ -30,7 +30,13 @@ IMPROVED = "--improved"
 
 
 class Field(NamedTuple):
-    """A field of a config: its dotted name, its type in words, its default and its meaning."""
+    """A field of a config: its dotted name, its type in words, its default and its meaning.
+
+    Example:
+        >>> from metavib.training.reference import fields
+        >>> fields()["train.lr"]
+        Field(name='train.lr', kind='float', default=0.001, meaning="Adam's learning rate.")
+    """
 
     name: str
     kind: str
@@ -39,7 +45,15 @@ class Field(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where some fields count: in words, as a test of a config, and for which fields."""
+    """Where some fields count: in words, as a test of a config, and for which fields.
+
+    Example:
+        >>> from metavib.training.recipes import recipe
+        >>> from metavib.training.reference import where
+        >>> place = where("model.inner_steps")
+        >>> place.words, place.holds(recipe("sinusoid", "gp-vib"))
+        ('maml, stochastic-maml and gp-maml', False)
+    """
 
     words: str
     holds: Callable[[Config], bool]

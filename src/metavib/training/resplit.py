@@ -1,10 +1,10 @@
-r"""The bound averaged over several splits of a task: more of it from the same features.
+"""The bound averaged over several splits of a task: more of it from the same features.
 
 Which images of a task are its support is a matter of chance, and the chance is drawn after the network: features of a
 point depend on the task's points, not on their roles. So one pass through the network serves several splits into
-support and query, at the price of the GP algebra alone. With one shot of 17 images a class, each is the support once
-and a query sixteen times. The average is over what the expected bound averages over anyway; its gradient is the same in
-the mean, and less noisy.
+support and query, at the price of the GP algebra alone. With one shot of 17 images in each class, each image is the
+support once and a query sixteen times. The average is over what the expected bound averages over anyway; its gradient
+is the same in the mean, and less noisy.
 """
 
 from dataclasses import dataclass
@@ -27,19 +27,43 @@ from metavib.tasks.task import Examples, Task
 @final
 @dataclass(frozen=True)
 class Known:
-    """A prior over functions of features that are there already."""
+    """A prior over functions of features that are there already: the inputs of its tasks are the features.
+
+    Args:
+        kernel: compares features.
+
+    Example:
+        >>> from metavib.kernels import Linear
+        >>> from metavib.training.resplit import Known
+        >>> Known(Linear()).kernel
+        Linear()
+    """
 
     kernel: Kernel
 
     def features(self, support: Examples, query: Points, weights: Any = None) -> tuple[Tensor, Tensor]:
-        """They are the inputs."""
+        """The inputs themselves."""
         return support.x, query.x
 
 
 @final
 @dataclass(frozen=True)
 class OnFeatures:
-    """A model of tasks whose inputs are features."""
+    """A model of tasks whose inputs are features: the encoder and likelihood of a model, without its network.
+
+    Args:
+        prior: over functions of features.
+        encoder: the model's own.
+        likelihood: the model's own.
+
+    Example:
+        >>> from metavib.encoders import ExactSites, GPEncoder
+        >>> from metavib.kernels import Linear
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.training.resplit import Known, OnFeatures
+        >>> OnFeatures(Known(Linear()), GPEncoder(ExactSites()), Gaussian()).dirac
+        False
+    """
 
     prior: Known
     encoder: Encoder
@@ -47,11 +71,11 @@ class OnFeatures:
 
     @property
     def dirac(self) -> bool:
-        """As of the model itself."""
+        """Whether the encoder is a point mass."""
         return self.encoder.dirac
 
     def encode(self, support: Examples, query: Points, noise: Noise = None) -> Encoding:
-        """q(f | D_t)."""
+        """q(f | D_t), by the model's own encoder."""
         return self.encoder(support, query, self.prior, self.likelihood, noise)
 
 
@@ -61,8 +85,20 @@ class OverSplits:
     """An objective averaged over splits of each task.
 
     Args:
-        objective: of one split.
-        splits: how many; no more than make each point a support point once.
+        objective: that of one split.
+        splits: how many splits; no more than make each point a support point once.
+
+    Example:
+        >>> import torch
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> from metavib.objective import vib
+        >>> from metavib.tasks.sinusoid import Sinusoids
+        >>> from metavib.training.resplit import OverSplits
+        >>> parts = kernels.Linear(), encoders.ExactSites(), likelihoods.Gaussian()
+        >>> model = methods.gp_vib(networks.MLP(1, (8,)), *parts)
+        >>> tasks = Sinusoids(shots=5, queries=10).sample((4,), torch.Generator())
+        >>> OverSplits(vib, 3)(model, tasks, beta=1.0).value.shape  # still one number for each task
+        torch.Size([4])
     """
 
     objective: Objective

@@ -36,6 +36,23 @@ class Step:
         streams: random streams of the tasks and of the noise.
         shape: how many tasks, `(tasks,)`, or `(repeats, tasks)` for several trainings side by side.
         beta: weight of the KL.
+
+    Example:
+        >>> from metavib.objective import vib
+        >>> from metavib.random import seeded
+        >>> from metavib.training import build
+        >>> from metavib.training.protocols import experiment
+        >>> from metavib.training.recipes import recipe
+        >>> from metavib.training.step import Step, adam
+        >>> config = recipe("sinusoid", "gp-vib")
+        >>> model = build.model(config)
+        >>> streams = [seeded(0), seeded(1)]
+        >>> step = Step(model, vib, experiment(config), adam(model, config), streams, shape=(5,), beta=1.0)
+        >>> first = step().value.mean()
+        >>> for _ in range(200):
+        ...     last = step().value.mean()
+        >>> bool(last > first)
+        True
     """
 
     def __init__(

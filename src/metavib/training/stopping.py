@@ -5,15 +5,33 @@ from typing import Any, final
 
 
 class Interrupted(Exception):
-    """Training was asked to stop and has saved its state."""
+    """Training was asked to stop and has saved its state.
+
+    Example:
+        >>> from metavib.training.stopping import Interrupted
+        >>> str(Interrupted("stopped after 10 of 100 steps"))
+        'stopped after 10 of 100 steps'
+    """
 
 
 class RankLost(RuntimeError):
-    """Another process of the run ended, so that this one cannot go on."""
+    """Another process of the run ended, so that this one cannot go on.
+
+    Example:
+        >>> from metavib.training.stopping import RankLost
+        >>> isinstance(RankLost("another process of this run ended"), RuntimeError)
+        True
+    """
 
 
 class FirstFailed(RankLost):
-    """The first process of the run met an error, which it reports itself."""
+    """The first process of the run met an error, which it reports itself.
+
+    Example:
+        >>> from metavib.training.stopping import FirstFailed, RankLost
+        >>> issubclass(FirstFailed, RankLost)
+        True
+    """
 
 
 @final

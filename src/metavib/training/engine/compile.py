@@ -34,10 +34,16 @@ class Compiled:
 
     Compiled code cannot draw from a generator. So what the work draws is noted once, on a copy of the model, and from
     then on it is drawn beforehand: the same numbers, in the same order and from the same generators, as the work would
-    have drawn itself.
+    have drawn itself. Work that cannot be compiled runs as written, with a warning.
 
     Args:
         work: as written.
+
+    Example:
+        >>> from metavib.training.engine.compile import Compiled
+        >>> fast = Compiled(lambda model, streams: (model.weight.sum(),))  # compiled when it is first called
+        >>> fast.notes is None
+        True
     """
 
     def __init__(self, work: Work) -> None:

@@ -14,11 +14,16 @@ WARM_UP = 3  # steps that run as written first: lazy initialisation cannot be re
 
 
 class Replayed:
-    """A step that is recorded after a few calls and replayed from then on.
+    """A step that is recorded as a CUDA graph after a few calls and replayed from then on.
 
     Args:
-        step: from tensors, or from none, to tensors; reads and writes the same memory every time.
+        step: from tensors, or from none, to tensors; it reads and writes the same memory every time.
         generators: the random streams it draws from, which must go on from replay to replay.
+
+    Example:
+        >>> from metavib.training.engine.graph import Replayed
+        >>> Replayed(lambda: (), []).graph is None  # nothing is recorded before a few steps have run as written
+        True
     """
 
     def __init__(self, step: Callable[..., tuple[Tensor, ...]], generators: Iterable[Generator]) -> None:

@@ -35,7 +35,13 @@ PATIENCE = timedelta(hours=12)  # for the first rank's validations; a rank that 
 
 
 class Ranks(ABC):
-    """The processes that train one model together, as one of them sees it."""
+    """The processes that train one model together, as one of them sees it.
+
+    Example:
+        >>> from metavib.training.engine.ranks import ALONE
+        >>> ALONE.count, ALONE.first, ALONE.on_first(max, 1, 2)
+        (1, True, 2)
+    """
 
     index: int
     count: int
@@ -70,24 +76,30 @@ class Ranks(ABC):
 
 @final
 class Alone(Ranks):
-    """One process that trains by itself."""
+    """One process that trains by itself.
+
+    Example:
+        >>> from metavib.training.engine.ranks import ALONE
+        >>> ALONE.any(True)
+        True
+    """
 
     index, count = 0, 1
 
     def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls the function."""
+        """Calls the function: this process is the first."""
         return function(*args, **kwargs)
 
     def sharded(self, objective: Objective, model: Model, tasks: int) -> Objective:
-        """The objective as it is."""
+        """The objective as it is, since there is nobody to share tasks with."""
         return objective
 
     def gathered(self, bound: Bound) -> Bound:
-        """The terms as they are."""
+        """The terms as they are: those of all tasks."""
         return bound
 
     def any(self, flag: bool) -> bool:
-        """The flag."""
+        """The flag of this process."""
         return flag
 
 
@@ -96,7 +108,14 @@ ALONE = Alone()
 
 @final
 class Together(Ranks):
-    """Processes of a `torch.distributed` group, which must be up."""
+    """Processes of a `torch.distributed` group, which must be up; `joined` makes one.
+
+    Example:
+        >>> from metavib.training.engine.ranks import joined
+        >>> with joined("cpu") as ranks:  # of several processes under torchrun
+        ...     print(ranks.count)
+        1
+    """
 
     def __init__(self) -> None:
         self.index, self.count = dist.get_rank(), dist.get_world_size()

@@ -6,7 +6,11 @@ from metavib.training.protocols.regression import Regression as Regression
 
 
 def experiment(config: Config) -> Experiment:
-    """The experiment of a config."""
+    """The experiment that a config names: where its tasks come from, and how models are validated and tested on them.
+
+    Args:
+        config: that of the run; its data is read here.
+    """
     if config.tasks.name in REGRESSION:
         return Regression(config)
     if config.tasks.name in CLASSIFICATION:

@@ -54,8 +54,19 @@ class Classification(Experiment):
     """Episodes of one of the image datasets.
 
     Args:
-        config: of the run.
+        config: that of the run.
         splits: the data, where it is at hand; read from disk otherwise.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import Splits, labelled
+        >>> from metavib.training.protocols.classification import Classification
+        >>> from metavib.training.recipes import recipe
+        >>> pixels, labels = torch.zeros(100, 1, 32, 32, dtype=torch.uint8), torch.arange(100) // 20
+        >>> parts = (labelled(pixels, labels, [f"{part}{c}" for c in range(5)]) for part in "abc")
+        >>> episodes = Classification(recipe("glyphs", "gp-vib"), Splits(*parts))
+        >>> episodes.sample((2,), torch.Generator()).support.x.shape  # two tasks of five classes, one picture of each
+        torch.Size([2, 5, 1, 28, 28])
     """
 
     def __init__(self, config: Config, splits: Splits | None = None) -> None:

@@ -11,18 +11,35 @@ VALIDATION, TEST = 20, 30  # names of random streams, apart from training's by c
 
 
 class Experiment(ABC):
-    """What the training loop asks of the world."""
+    """What the training loop asks of an experiment: tasks to train on, a validation, and a test.
+
+    Example:
+        >>> import torch
+        >>> from metavib.training.protocols import experiment
+        >>> from metavib.training.recipes import recipe
+        >>> sines = experiment(recipe("sinusoid", "gp-vib"))
+        >>> sines.sample((3,), torch.Generator()).support.x.shape  # three tasks of ten points
+        torch.Size([3, 10, 1])
+    """
 
     @abstractmethod
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
-        """Training tasks."""
+        """Training tasks, drawn anew.
+
+        Args:
+            shape: leading dimensions of the tasks.
+            generator: what they are drawn from; nothing else decides.
+        """
 
     def check(self) -> None:  # noqa: B027 - nothing to refuse where tasks are made anew
         """Refuses, before any work, a validation or test that the data cannot give."""
 
     @abstractmethod
     def validate(self, model: Model) -> dict[str, float]:
-        """Metrics on the validation tasks, always the same ones; `score` among them, the larger the better."""
+        """Metrics on the validation tasks, always the same ones.
+
+        The first of them is what a progress bar shows; `score` is what models are selected by, the larger the better.
+        """
 
     @abstractmethod
     def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:

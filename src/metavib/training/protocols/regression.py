@@ -47,10 +47,20 @@ def source(tasks: TasksConfig) -> TaskSource:
 
 @final
 class Regression(Experiment):
-    """Sinusoids, or tasks drawn from a known GP.
+    """Sinusoids, or tasks drawn from a known Gaussian process.
 
     Args:
-        config: of the run.
+        config: that of the run.
+
+    Example:
+        >>> from metavib.training import build
+        >>> from metavib.training.fields import override
+        >>> from metavib.training.protocols import Regression
+        >>> from metavib.training.recipes import recipe
+        >>> config = override(recipe("sinusoid", "gp-vib"), {"test.tasks": 5, "test.shots": [3]})
+        >>> result = Regression(config).evaluate(build.model(config), quiet=True)
+        >>> [row["shots"] for row in result["rows"]], sorted(result["rows"][0]["metrics"])[-2:]
+        ([3], ['log_density', 'mse'])
     """
 
     def __init__(self, config: Config) -> None:
@@ -68,7 +78,7 @@ class Regression(Experiment):
         likelihood.check(self.source.sample((8,), seeded(VALIDATION)).query.y)  # counts where counts are needed
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
-        """Training tasks."""
+        """Training tasks of sinusoids or of the Gaussian process."""
         return self.source.sample(shape, generator).to(self.dtype)
 
     def validate(self, model: Model) -> dict[str, float]:

@@ -35,7 +35,13 @@ REAL = ("gaussian", "student-t")  # likelihoods whose outputs have units, and ar
 
 
 class Split(NamedTuple):
-    """Rows to train on, to select the model on, and to report on; no task has rows in two of them."""
+    """Rows to train on, to select the model on, and to report on; no task has rows in two of them.
+
+    Example:
+        >>> from metavib.training.protocols.table import Split
+        >>> Split._fields
+        ('train', 'validation', 'test')
+    """
 
     train: Columns
     validation: Columns
@@ -91,10 +97,26 @@ def scaling(table: TableConfig) -> Scaling:
 
 @final
 class Table(Experiment):
-    """Tasks drawn from the rows of a CSV file.
+    r"""Tasks drawn from the rows of a CSV file.
 
     Args:
-        config: of the run, resolved.
+        config: that of the run, as `resolve` completes it.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from metavib.random import seeded
+        >>> from metavib.training.fields import override
+        >>> from metavib.training.protocols.table import Table, resolve
+        >>> from metavib.training.recipes import recipe
+        >>> rows = [f"{shop},{day},{shop * day}" for shop in range(9) for day in range(6)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "sales.csv"
+        ...     _ = path.write_text("\n".join(["shop,day,sold", *rows]))
+        ...     named = {"tasks.table.csv": str(path), "tasks.table.task": "shop", "tasks.table.target": "sold"}
+        ...     shops = Table(resolve(override(recipe("table", "gp-vib"), named | {"tasks.shots": 3})))
+        >>> shops.sample((2,), seeded(0)).support.x.shape[-1]  # the day
+        1
     """
 
     def __init__(self, config: Config) -> None:
