@@ -240,11 +240,11 @@ def test_a_run_killed_at_any_moment_ends_the_same(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_program_stops_on_a_signal_and_resumes(tmp_path, number):
-    """Status 130 and a message, no traceback; `--resume` then ends as the loop itself would."""
+    """Status 130 and a message, no traceback; what it kept is as if the loop itself had stopped there."""
     config = override(tiny.sinusoid(), {"train.steps": 3000, "train.log_every": 10, "train.validate_every": 0})
     write_json(tmp_path / "c.json", to_dict(config))
     command = [sys.executable, "-m", "metavib", "train", "sinusoid", "--config", str(tmp_path / "c.json")]
-    command += ["--out", str(tmp_path / "run"), "--quiet", "--resume"]
+    command += ["--out", str(tmp_path / "run"), "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     while process.poll() is None and not run_folder.read_metrics(tmp_path / "run"):
         time.sleep(0.02)

@@ -70,7 +70,6 @@ def train(
     objective = ranks.sharded(build.objective(config), model, options.tasks)
     optimiser = adam(model, config)
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}
-    ranks.on_first(run_folder.begin, config, folder)
     start, best = 0, -inf
     if saved := ranks.on_first(run_folder.newest, folder):
         if differences(saved.config, config).keys() - {"train.steps"}:
@@ -79,6 +78,7 @@ def train(
             model.load_state_dict(checkpoint.restore_model(saved).state_dict())
             checkpoint.restore_training(saved, optimiser, streams)
         start, best = saved.step, saved.best
+    ranks.on_first(run_folder.begin, config, folder)
     spent = ranks.on_first(run_folder.drop_metrics_after, folder, start)
 
     # One step, and the fastest way to take it.
@@ -90,19 +90,14 @@ def train(
     show, note, at_best = ranks.first and not quiet, "", dict[str, float]()
     with Bar("training", options.steps, start=start, show=show) as advance, Stop() as stop:
         if alone and compiles(config) and start < options.steps:
-            stop.at_once = True  # nothing is lost before the first step, and a compiler takes its time
+            stop.at_once = _stopped(start, options.steps, folder)  # a compiler takes its time
             if show:
                 advance.expect(seconds_as_written(step))
             advance(start, "compiling, half a minute")
         for n in range(start + 1, options.steps + 1):
             set_rates(optimiser, decay(options.schedule, (n - 1) / options.steps))
-            try:
-                bound = Bound(*take_step())
-            except KeyboardInterrupt:
-                if not stop.at_once:
-                    raise
-                raise Interrupted(_stopped(start, options.steps, folder)) from None
-            stop.at_once = False
+            bound = Bound(*take_step())
+            stop.at_once = ""
             last, stopping = n == options.steps, ranks.any(stop.asked)
             saving = n % options.save_every == 0 or last or stopping
             validating = options.validate_every and (n % options.validate_every == 0 or last)

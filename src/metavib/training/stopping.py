@@ -40,7 +40,8 @@ class Stop:
 
     Attributes:
         asked: whether one came.
-        at_once: whether already the first one is to stop at once, by a KeyboardInterrupt.
+        at_once: where it is not empty, already the first one stops at once: the block ends with `Interrupted`, which
+            says this. For what takes long and loses nothing.
 
     Example:
         >>> from metavib.training.stopping import Stop
@@ -50,7 +51,7 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self.asked, self.at_once = False, False
+        self.asked, self.at_once = False, ""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
@@ -60,9 +61,11 @@ class Stop:
             pass
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if kind is KeyboardInterrupt and self.at_once:
+            raise Interrupted(self.at_once) from None
 
     def _ask(self, number: int, frame: object) -> None:
         if self.asked or self.at_once:
