@@ -1,7 +1,8 @@
 """The report: RESULTS.md and its figures, from the records alone; the same bytes from the same records.
 
-Each study has a section: its tables, then its figures, then what is known about its cells (`records/notes.toml`). The
-end of the file, `appendix.md`, is written by hand: questions that were answered once, and how to read the numbers.
+Tables come before explanations. Each study has a section with its tables and figures; what is known about its cells
+(`records/notes.toml`) follows behind the last table. The end of the file, `difference.md`, is written by hand; so is
+`findings.md`, to which notes refer: the questions that were answered once, and what is particular about the data.
 """
 
 import tomllib
@@ -22,7 +23,7 @@ from reproduction.study import Study
 from reproduction.tables import EXPERIMENTS, Grid
 
 NOTES = "notes.toml"
-APPENDIX = Path(__file__).parent / "appendix.md"
+DIFFERENCE = Path(__file__).parent / "difference.md"
 FIGURES = Path("docs/figures")  # below the folder of RESULTS.md
 RUNS = Path("runs/reproduction")  # where a figure finds its trained model, if that is there
 INTRODUCTION = """
@@ -30,6 +31,8 @@ Our numbers beside those of Titsias, Ruiz, Nikoloutsopoulos, Galashov: Informati
 Gaussian Processes (2021). This file is made by `python -m reproduction report` from the records in
 `reproduction/records`, and each section names the command that makes its runs. The difference counts standard errors
 ([how](#what-the-difference-is)): ▲ is better and ▼ worse than the paper by two or more. Cells without a run say so.
+[Explanations](#explanations) follow behind the tables; [findings](reproduction/findings.md) has the experiments behind
+them, and what is particular about the data.
 """
 
 
@@ -148,7 +151,10 @@ def document(sections: list[Section], figures: set[str]) -> str:
     parts = ["# Results", _paragraph(INTRODUCTION), "## At a glance", _glance(sections)]
     for section in sections:
         parts += _section(section, figures)
-    return "\n\n".join([*parts, APPENDIX.read_text(encoding="utf-8")])
+    parts.append("## Explanations")
+    for section in sections:
+        parts += _explanations(section)
+    return "\n\n".join([*parts, DIFFERENCE.read_text(encoding="utf-8")])
 
 
 def _glance(sections: list[Section]) -> str:
@@ -162,17 +168,24 @@ def _glance(sections: list[Section]) -> str:
 
 
 def _section(section: Section, figures: set[str]) -> list[str]:
-    study, records, grids, entries, notes = section
+    """The tables and figures of a study."""
+    study = section.study
     parts = [f"## {study.title}", _paragraph(f"`python -m reproduction {study.name}`. {study.about}")]
-    parts += [grid.markdown() for grid in grids] or ["not run"]
-    if records:
+    parts += [grid.markdown() for grid in section.grids] or ["not run"]
+    if section.records:
         parts += [f"![{d.caption}]({(FIGURES / d.file).as_posix()})" for d in study.drawings if d.file in figures]
-        parts += [_paragraph(f"**{note.about}.** {note.text}") for note in notes]
+    return parts
+
+
+def _explanations(section: Section) -> list[str]:
+    """What is known about the cells of a study, and which cells below the paper nobody has explained."""
+    study, records, _, entries, notes = section
+    parts = [_paragraph(f"**{note.about}.** {note.text}") for note in notes if records]
     patterns = [pattern for note in notes for pattern in note.patterns]
     below = [entry for entry in entries if entry.cell.verdict == BELOW]
     if unexplained := [e.where for e in below if not any(fnmatchcase(e.cell.key, pattern) for pattern in patterns)]:
         parts.append(_paragraph(f"Below the paper, without an explanation yet: {'; '.join(unexplained)}."))
-    return parts
+    return [f"### About {study.title[0].lower()}{study.title[1:]}", *parts] if parts else []
 
 
 def anchor(title: str) -> str:

@@ -18,6 +18,7 @@ from reproduction.studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
 RESULTS = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+FINDINGS = (ROOT / "reproduction" / "findings.md").read_text(encoding="utf-8")
 
 
 def copied(folder: Path, *names: str) -> Path:
@@ -85,6 +86,13 @@ def test_every_link_of_the_results_leads_to_one_of_its_headings():
     assert len(links) > len(STUDIES) and set(links) <= set(anchors) and len(set(anchors)) == len(anchors)
 
 
+def test_every_link_to_a_finding_leads_to_one_of_its_headings():
+    """Also those of the findings among themselves."""
+    anchors = [reports.anchor(line.lstrip("# ")) for line in FINDINGS.splitlines() if line.startswith("#")]
+    links = re.findall(r"\]\(reproduction/findings\.md#([^)]+)\)", RESULTS)
+    assert len(links) > 3 and set(links) | set(re.findall(r"\]\(#([^)]+)\)", FINDINGS)) <= set(anchors)
+
+
 def test_every_study_has_its_section():
     assert all(f"\n## {study.title}\n\n`python -m reproduction {name}`. " in RESULTS for name, study in STUDIES.items())
 
@@ -113,7 +121,7 @@ def test_cells_below_the_paper_are_explained_or_said_to_be_not(tmp_path):
     )
     noted(folder, "table-2", "*/proto-net-1, */maml-shorter-1", "It was <trained> for `a` step.")
     report(folder, tmp_path / "out")
-    section = (tmp_path / "out" / "RESULTS.md").read_text().partition("## Table 2")[2].partition("\n## ")[0]
+    section = (tmp_path / "out" / "RESULTS.md").read_text().partition("### About table 2")[2].partition("\n## ")[0]
     assert "**These.** It was <trained> for `a` step." in section
     *_, last = section.strip().split("\n\n")
     assert " ".join(last.split()) == (
@@ -199,7 +207,7 @@ def cells_of(text: str) -> list[list[str]]:
 )
 def test_validation_accuracies_are_those_on_record(study, title):
     """Means over trainings and over the validations of the last tenth of each third of the steps, and the best."""
-    section = RESULTS.partition(f"### {title}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+    section = FINDINGS.partition(f"## {title}\n")[2].partition("\n## ")[0]
     shown = sorted(row[1:] for row in cells_of(section) if re.fullmatch(r"\d+\.\d", row[1]))
     runs: dict[tuple[str, ...], list[list[list[float]]]] = {}
     for record in store.read(store.FOLDER / f"{study}.jsonl").values():
@@ -216,7 +224,7 @@ def test_validation_accuracies_are_those_on_record(study, title):
 
 
 def test_the_lengths_of_omniglot_are_those_on_record():
-    section = RESULTS.partition("### How long Omniglot takes\n")[2].partition("\n### ")[0]
+    section = FINDINGS.partition("## How long Omniglot takes\n")[2].partition("\n## ")[0]
     shown = sorted(row[1:] for row in cells_of(section) if "±" in row[1])
     expected = []
     for record in store.read(store.FOLDER / "lengths.jsonl").values():
@@ -228,7 +236,7 @@ def test_the_lengths_of_omniglot_are_those_on_record():
 
 
 def test_the_changes_of_our_recipe_for_sinusoids_are_those_on_record():
-    section = RESULTS.partition("### What our recipe for sinusoids changed\n")[2].partition("\n### ")[0]
+    section = FINDINGS.partition("## What our recipe for sinusoids changed\n")[2].partition("\n## ")[0]
     shown = sorted(row[1::3] for row in cells_of(section) if row[0].startswith("GP-VIB"))
     expected = []
     for record in store.read(store.FOLDER / "improved-sinusoid.jsonl").values():

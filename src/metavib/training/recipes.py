@@ -92,7 +92,7 @@ def _regression(experiment: str, method: str) -> Changes:
 
 
 def improved(experiment: str, method: str, *, shots: int | None = None, kernel: str = "linear") -> Config:
-    """Our own recipe, apart from the paper's; what each change did is in THEORY.md, section 11."""
+    """Our own recipe, apart from the paper's; what each change did is in reproduction/findings.md."""
     config = recipe(experiment, method, shots=shots, kernel=kernel)
     if not has_improved(experiment, method):
         raise ValueError(
