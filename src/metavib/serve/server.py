@@ -2,10 +2,12 @@
 
 import logging
 import secrets
+import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from metavib.serve.app import application
 from metavib.serve.engine import Engine
 from metavib.serve.guard import LOG, JsonLines
 from metavib.serve.service import Limits, Service
-from metavib.serve.store import Store
+from metavib.serve.store import Store, StoreError
 
 
 def resolve(model: str, *, pixels: int) -> Engine:
@@ -58,28 +60,38 @@ def serve(
     """
     limits = limits or Limits()
     check_token(host, token)
-    torch.set_num_threads(threads)
-    sys.setswitchinterval(5e-4)  # the event loop waits this long at most for a thread that computes
     engines = [resolve(model, pixels=limits.pixels) for model in models]
-    service = Service(engines, Store(store), limits)
-    _log()
-    listening = _listen(host, port)
-    address = f"http://{'localhost' if _local(host) else host}:{listening.getsockname()[1]}"
-    config = uvicorn.Config(
-        application(service, token=token),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=round(limits.seconds) + 5,
-        limit_concurrency=4 * limits.waiting,
-    )
-    names = [engine.name for engine in engines]
-    LOG.info("serving", extra={"fields": {"address": address, "models": names, "store": repr(service.store)}})
-    print(f"metavib serves {', '.join(names)}: open {address} (Ctrl-C to stop)", flush=True)
-    if open_page:
-        webbrowser.open(address)
-    uvicorn.Server(config).run(sockets=[listening])
+    with _listening(host, port) as listening:
+        app = application(Service(engines, _opened(store), limits), token=token)
+        address = f"http://{'localhost' if _local(host) else host}:{listening.getsockname()[1]}"
+        names = [engine.name for engine in engines]
+        _log()
+        LOG.info("serving", extra={"fields": {"address": address, "models": names}})
+        print(f"metavib serves {', '.join(names)}: open {address} (Ctrl-C to stop)", flush=True)
+        torch.set_num_threads(threads)
+        sys.setswitchinterval(5e-4)  # the event loop waits this long at most for a thread that computes
+        for sign in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again, once all is finished
+            signal.signal(sign, lambda *_: None)
+        if open_page:
+            webbrowser.open(address)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=round(limits.seconds) + 5,
+            limit_concurrency=4 * limits.waiting,
+        )
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _opened(store: str) -> Store:
+    try:
+        return Store(store)
+    except StoreError as error:
+        cause = getattr(error.__cause__, "orig", None) or error.__cause__
+        raise ValueError(f"the store could not be opened: {cause}") from error
 
 
 def check_token(host: str, token: str | None) -> None:
@@ -100,18 +112,19 @@ def _local(host: str) -> bool:
         return False
 
 
-def _listen(host: str, port: int) -> socket.socket:
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sends at once
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise OSError(
-            f"cannot listen at {host}, port {port}: {error.strerror or error}. Choose another --port."
-        ) from error
-    return listening
+    with listening:
+        try:
+            listening.bind((host, port))
+            listening.listen(2048)
+        except OSError as error:
+            reason = error.strerror or error
+            raise OSError(f"cannot listen at {host}, port {port}: {reason}. Choose another --port.") from error
+        yield listening
 
 
 def _log() -> None:
