@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 
 import tiny
+from benchmarks.serve.nursery import free_port as free_port
 from metavib.serve.app import application
 from metavib.serve.engine import Engine
 from metavib.serve.service import Limits, Service
@@ -35,7 +36,8 @@ def trained(folder: Path, **configs: Config) -> dict[str, Path]:
 
 def glyph_config(**changes: Any) -> Config:
     """Characters of 28 x 28 pixels, learned well enough to tell strokes apart."""
-    small = {"tasks__size": 28, "model__width": 16, "train__steps": 30, "model__site_m": 5.0, "model__site_s": 0.13}
+    small = {"tasks__size": 28, "model__width": 16, "train__steps": 100, "model__kernel": "cosine"}
+    small |= {"model__site_m": 10.0, "model__site_s": 0.05}
     return tiny.glyphs(**{**small, **changes})
 
 
@@ -105,9 +107,3 @@ def until(true: Any, *, seconds: float = 30.0) -> None:
     while not true():
         assert time.monotonic() < end, "this did not happen in time"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

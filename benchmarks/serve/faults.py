@@ -85,16 +85,28 @@ class Trial:
             seconds: that a server lives after it has answered, at most.
             also: something else to do before the i-th kill, such as restarting the database.
         """
-        rng = random.Random(0)
         processes = [self._start(port) for port in self.ports]
-        for port in self.ports:
-            ready(self._address(port))
-        with httpx.Client(base_url=self._address(self.ports[0])) as http:
-            for name in self.names:
-                http.post("/v1/tasks", json={"model": Path(self.models[0]).name, "name": name}).raise_for_status()
         senders = [threading.Thread(target=self._send, args=(i,)) for i in range(self.threads)]
-        for sender in senders:
-            sender.start()
+        try:
+            for port in self.ports:
+                ready(self._address(port))
+            with httpx.Client(base_url=self._address(self.ports[0])) as http:
+                for name in self.names:
+                    http.post("/v1/tasks", json={"model": Path(self.models[0]).name, "name": name}).raise_for_status()
+            for sender in senders:
+                sender.start()
+            self._fire(processes, kills, seconds, also)
+            self._end.set()
+            for sender in senders:
+                sender.join()
+            self._settle()
+        finally:
+            self._end.set()
+            self.nursery.close()
+        return self.report
+
+    def _fire(self, processes: list[int], kills: int, seconds: float, also: Callable[[int], None] | None) -> None:
+        rng = random.Random(0)
         for i in range(kills):
             which = rng.randrange(len(processes))
             time.sleep(rng.uniform(0, seconds))
@@ -102,17 +114,12 @@ class Trial:
                 also(i)
             with suppress(ProcessLookupError):
                 os.kill(processes[which], signal.SIGKILL)
+                while True:  # it may be writing to the disk, and dies only then
+                    os.kill(processes[which], 0)
+                    time.sleep(0.005)
             self.report.kills += 1
             processes[which] = self._start(self.ports[which])
             ready(self._address(self.ports[which]))
-        self._end.set()
-        for sender in senders:
-            sender.join()
-        self._settle()
-        for process in processes:
-            os.kill(process, signal.SIGTERM)
-        self.nursery.close()
-        return self.report
 
     def _start(self, port: int) -> int:
         return self.nursery.serve(self.models, self.store, port)

@@ -5,11 +5,13 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -71,10 +73,14 @@ def ready(address: str, *, seconds: float = 60.0) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port that nobody listens at, and that no outgoing connection will get while a server is down.
+
+    Those have ports above 32768; a client that asks for such a port again and again ends up connected to itself.
+    """
+    while True:
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", random.randrange(10_000, 32_000)))
+            return int(found.getsockname()[1])
 
 
 def main() -> None:
@@ -98,10 +104,8 @@ def main() -> None:
         children.append(child)
         print(child, flush=True)
     for child in children:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 if __name__ == "__main__":

@@ -168,7 +168,8 @@ class Engine:
                 self._check_picture(content, i)
             return list(data.values)
         try:
-            return np.asarray(data.values) if len(data.values) else np.zeros((0, *self._event))
+            arrays = [np.asarray(value) for value in data.values]
+            return arrays if self._form == "pictures" else np.stack(arrays) if arrays else np.zeros((0, *self._event))
         except ValueError as error:
             raise ValueError("arrays must be numbers, and all of one shape.") from error
 

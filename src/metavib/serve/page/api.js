@@ -77,21 +77,28 @@ export class Task {
   constructor(model, name) { this.model = model; this.name = name; this.path = `/v1/tasks/${encodeURIComponent(name)}`; this.last = Promise.resolve() }
 
   /** The task that this page used last for a purpose, or a new one. */
-  static async open(model, purpose, classes) {
+  static async open(model, purpose, beginning) {
     const place = `metavib:task:${purpose}:${model.fingerprint.slice(0, 12)}`
     const known = localStorage.getItem(place)
     if (known) {
       const task = new Task(model, known)
       try { await task.info(); return task } catch (error) { if (error.status !== 404 && error.status !== 409) throw error }
     }
-    return Task.make(model, purpose, classes)
+    return Task.begin(model, purpose, beginning)
   }
 
-  static async make(model, purpose, classes, name = `page-${purpose}-${random()}`) {
+  /** A new task, which the next visit finds again. */
+  static async begin(model, purpose, beginning) {
+    const task = await Task.make(model, purpose, beginning)
+    localStorage.setItem(`metavib:task:${purpose}:${model.fingerprint.slice(0, 12)}`, task.name)
+    return task
+  }
+
+  static async make(model, purpose, beginning) {
+    const name = `page-${purpose}-${random()}`
     const body = { model: model.name, name }
-    if (classes) body.classes = classes
+    if (beginning) body.points = beginning()
     await insist('POST', '/v1/tasks', { json: body })
-    localStorage.setItem(`metavib:task:${purpose}:${model.fingerprint.slice(0, 12)}`, name)
     return new Task(model, name)
   }
 
@@ -109,6 +116,27 @@ export class Task {
   update(points) { return this.#then(async () => (await insist('POST', `${this.path}/update`, { json: { points } })).json()) }
   forget(points) { return this.#then(async () => (await insist('POST', `${this.path}/forget`, { json: { points } })).json()) }
   replace(file) { return this.#then(async () => (await insist('PUT', `${this.path}/file`, { file, headers: { 'if-match': '*' } })).json()) }
+}
+
+/** A task that is made when it is first used, and that the next one of the same tab takes the place of. */
+export class Passing {
+  constructor(model, purpose) { this.model = model; this.purpose = purpose; this.task = null }
+
+  #made() {
+    this.task ||= (async () => {
+      const place = `metavib:passing:${this.purpose}`
+      const before = sessionStorage.getItem(place)
+      if (before) new Task(this.model, before).remove()
+      const task = await Task.make(this.model, this.purpose)
+      sessionStorage.setItem(place, task.name)
+      return task
+    })().catch(error => { this.task = null; throw error })
+    return this.task
+  }
+
+  async update(points) { return (await this.#made()).update(points) }
+  async forget(points) { return (await this.#made()).forget(points) }
+  async predict(inputs, level) { return (await this.#made()).predict(inputs, level) }
 }
 
 /** Runs the newest of several calls: while one is under way, only the last one asked for is remembered. */

@@ -2,12 +2,14 @@
 
 import { Task, latest } from './api.js'
 import { choose, h, percent, save } from './dom.js'
+import { DOODLES } from './doodles.js'
 import { Pad, picture } from './pad.js'
 
-const OTHER = 'something else' // a class without points: how likely it is that nothing taught so far fits
+const OTHER = 'something else' // a class of doodles: how likely it is that nothing taught so far fits
 
 export async function characters(room, model) {
-  let task = await Task.open(model, 'characters', [OTHER])
+  const beginning = () => ({ pictures: DOODLES.map(picture), labels: DOODLES.map(() => OTHER) })
+  let task = await Task.open(model, 'characters', beginning)
   let drawings = recall(task)
   let found = null // the last prediction
   let info = await task.info()
@@ -32,14 +34,13 @@ export async function characters(room, model) {
   room.replaceChildren(
     h('p', { className: 'intro' }, 'Draw a character and give it a name. One drawing is enough to begin with: then draw another one, and see what it is taken for.'),
     h('div', { className: 'board' },
-      h('div', {},
+      h('div', { className: 'saying' }, verdict, problem),
+      h('div', { className: 'drawing' },
         canvas,
         h('p', { className: 'note', id: 'pad-help' }, 'Mouse, finger or pen; or arrow keys, and space to lower and lift the pen.'),
         h('form', { className: 'teach', onsubmit: event => { event.preventDefault(); learn(name.value) } }, name, names, teach),
         h('div', { className: 'row under' }, clear, back)),
-      h('div', {},
-        verdict,
-        problem,
+      h('div', { className: 'known' },
         list,
         h('div', { className: 'row' },
           undo,
@@ -116,7 +117,7 @@ export async function characters(room, model) {
   async function restart() {
     const old = task
     try {
-      task = await Task.make(model, 'characters', [OTHER])
+      task = await Task.begin(model, 'characters', beginning)
       info = await task.info()
       drawings = []
       remember(old, null)
@@ -133,7 +134,7 @@ export async function characters(room, model) {
     const order = classes.map(c => ({ ...c, share: shares.get(c.label) })).sort((a, b) => (b.share ?? 0) - (a.share ?? 0))
     speak(order, other)
     const rows = order.map((c, i) => line(c, found && i === 0 && c.share > other))
-    if (found && shares.has(OTHER)) rows.push(line({ label: OTHER, share: other, points: 0 }, false))
+    if (found && shares.has(OTHER)) rows.push(line({ label: OTHER, share: other }, false))
     const focus = document.activeElement?.dataset?.focus
     list.replaceChildren(...rows)
     if (focus) list.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus()
@@ -149,7 +150,7 @@ export async function characters(room, model) {
     const mine = drawings.filter(d => d.label === label)
     return h('li', { className: [best && 'best', other && 'other'].filter(Boolean).join(' ') },
       bar,
-      h('span', { className: 'name' }, other ? 'something I have not seen' : String(label)),
+      h('span', { className: 'name' }, other ? 'something else' : String(label)),
       h('span', { className: 'share' }, share === undefined ? `${points} ${points === 1 ? 'drawing' : 'drawings'}` : percent(share)),
       other ? null : h('span', { className: 'shots' },
         mine.map((drawing, i) => {

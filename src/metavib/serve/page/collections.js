@@ -1,6 +1,6 @@
 // Drop pictures or a table, see predictions with their doubt, correct one and see the rest change.
 
-import { Task, latest } from './api.js'
+import { Passing, latest } from './api.js'
 import { choose, h, number, percent, s } from './dom.js'
 
 const TOGETHER = 24 // pictures of one request
@@ -8,12 +8,16 @@ const ROWS = 500 // of a table that are shown
 
 export function collections(room, models) {
   let model = models[0]
-  const panel = h('div', {})
+  const holder = h('div', {})
   const select = h('select', { id: 'collection-model', onchange: () => { model = models.find(m => m.name === select.value); open() } }, models.map(m => h('option', { value: m.name }, m.name)))
-  room.replaceChildren(h('div', { className: 'row under' }, models.length > 1 ? h('label', {}, 'Model ', select) : null), panel)
+  room.replaceChildren(h('div', { className: 'row under' }, models.length > 1 ? h('label', {}, 'Model ', select) : null), holder)
   open()
 
-  function open() { model.form === 'pictures' ? pictures(panel, model) : table(panel, model) }
+  function open() { // a panel of its own each time: answers that one of another model still waits for go nowhere
+    const panel = h('div', {})
+    holder.replaceChildren(panel)
+    model.form === 'pictures' ? pictures(panel, model) : table(panel, model)
+  }
 }
 
 function dropzone(text, label, take, properties) {
@@ -54,13 +58,13 @@ const asText = file => new Promise((done, failed) => {
 
 // Pictures
 
-async function pictures(panel, model) {
+function pictures(panel, model) {
   const said = h('p', { className: 'verdict', role: 'status', id: 'pictures-said' })
   const problem = h('p', { className: 'problem', role: 'alert' })
   const tiles = h('ul', { className: 'tiles', id: 'tiles' })
   const names = h('datalist', { id: 'labels' })
   let items = [] // { name, url, label: learned or null, found }
-  let task = await Task.make(model, 'pictures')
+  const task = new Passing(model, 'pictures')
   let classes = []
   panel.replaceChildren(
     h('p', { className: 'intro' }, 'Drop a folder of pictures. Those in subfolders are learned, with the folder’s name as their class; all others are classified. Correct one, and the rest changes with it.'),
@@ -70,6 +74,7 @@ async function pictures(panel, model) {
   async function take(files) {
     problem.textContent = ''
     const usable = files.filter(f => /\.(png|jpe?g|webp|bmp)$/i.test(f.path))
+    panel.querySelector('.drop').classList.add('small')
     if (!usable.length) { problem.textContent = 'There are no PNG, JPEG, WebP or BMP pictures among these files.'; return }
     const depth = Math.max(...usable.map(f => f.path.split('/').length))
     said.textContent = `Reading ${usable.length} pictures …`
@@ -145,14 +150,14 @@ async function pictures(panel, model) {
 
 // Tables
 
-async function table(panel, model) {
+function table(panel, model) {
   const said = h('p', { className: 'verdict', role: 'status', id: 'table-said' })
   const problem = h('p', { className: 'problem', role: 'alert' })
   const holder = h('div', { className: 'scroll' })
   const target = model.target.name
   const features = model.columns.map(c => c.name)
   let rows = [] // { cells, answer: as the file has it, or null; learned: the number that was learned, or null; found }
-  const task = await Task.make(model, 'tables')
+  const task = new Passing(model, 'tables')
   const five = h('button', { id: 'teach-five', textContent: 'Teach five more', onclick: () => teachSome(5) })
   five.hidden = true
   panel.replaceChildren(
@@ -164,6 +169,7 @@ async function table(panel, model) {
     problem.textContent = ''
     const file = files.find(f => /\.csv$/i.test(f.path)) || files[0]
     if (!file) return
+    panel.querySelector('.drop').classList.add('small')
     try { rows = read(await file.file.text()) } catch (error) { problem.textContent = error.message; return }
     const known = rows.filter(row => row.answer !== null)
     // With every answer at hand they are held back, to compare with; else those there are are what is known.

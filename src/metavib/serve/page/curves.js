@@ -3,10 +3,11 @@
 import { Task, latest } from './api.js'
 import { h, number, s } from './dom.js'
 
-const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [520, 360, 42, 30, 10]
+const [LEFT, RIGHT, BOTTOM, TOP] = [42, 8, 30, 10]
 const GRID = 121
 
 export async function curves(room, models) {
+  let [width, height] = [600, 300] // of a plane on the screen, in its own pixels
   let points = [] // in the order in which they came: { row, value }
   let level = 0.95
   let at = null // where the keys' cross is, in the plane
@@ -25,15 +26,21 @@ export async function curves(room, models) {
   const plots = h('div', { className: 'plots' })
   room.replaceChildren(
     h('p', { className: 'intro' }, models.length > 1
-      ? 'Click to put a point into all planes. The band says where each model expects the next one; it tightens where it has seen enough.'
-      : 'Click to put a point into the plane. The band says where the next one is expected; it tightens where enough has been seen.'),
+      ? 'Click or tap to put a point into all planes. The band says where each model expects the next one; it tightens where it has seen enough.'
+      : 'Click or tap to put a point into the plane. The band says where the next one is expected; it tightens where enough has been seen.'),
     said, problem, sliders, plots,
     h('div', { className: 'row under' }, undo, clear))
 
   const panes = []
+  const sizes = new ResizeObserver(([entry]) => {
+    if (!entry.contentRect.width) return // in a room that is not shown
+    width = entry.contentRect.width
+    height = Math.round(Math.min(380, Math.max(230, 0.55 * width)))
+    render()
+  })
   for (const model of models) {
     const task = await Task.open(model, 'curves')
-    const svg = s('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, tabindex: 0, role: 'img', 'aria-describedby': 'curve-help' })
+    const svg = s('svg', { tabindex: 0, role: 'img', 'aria-describedby': 'curve-help' })
     const pane = { model, task, svg, band: null, wanted: null }
     svg.addEventListener('click', event => clicked(pane, event))
     svg.addEventListener('keydown', event => keyed(pane, event))
@@ -41,6 +48,7 @@ export async function curves(room, models) {
     pane.look = latest(() => look(pane))
     panes.push(pane)
     plots.append(h('div', { className: 'card plot' }, h('h2', {}, model.name), svg))
+    sizes.observe(svg)
   }
   room.append(h('p', { className: 'note', id: 'curve-help' }, 'With keys: arrows move a cross, enter puts a point there, backspace forgets the last one. Click a point to forget it.'))
   await recall()
@@ -51,11 +59,15 @@ export async function curves(room, models) {
     const choice = columns.length > 1
       ? h('label', {}, 'Along ', h('select', { id: 'along', onchange: event => { along = event.target.value; axes(); draw() } }, columns.map(c => h('option', { value: c.name, selected: c.name === along }, c.name))))
       : null
-    const others = columns.filter(c => c.name !== along).map(c => {
+    const others = columns.filter(c => c.name !== along).map((c, i) => {
       const value = h('output', {}, number(fixed[c.name]))
-      return h('label', {}, c.name, value, h('input', { type: 'range', min: c.low, max: c.high, step: 'any', value: fixed[c.name], oninput: event => { fixed[c.name] = Number(event.target.value); value.textContent = number(fixed[c.name]); draw() } }))
+      return slide(c.name, value, h('input', { type: 'range', id: `fixed-${i}`, min: c.low, max: c.high, step: 'any', value: fixed[c.name], oninput: event => { fixed[c.name] = Number(event.target.value); value.textContent = number(fixed[c.name]); draw() } }))
     })
-    sliders.replaceChildren(...[choice, ...others, h('label', {}, 'Width of the band', shown, slider)].filter(Boolean))
+    sliders.replaceChildren(...[choice, ...others, slide('Width of the band', shown, slider)].filter(Boolean))
+  }
+
+  function slide(name, value, input) {
+    return h('div', { className: 'slide' }, h('label', { htmlFor: input.id }, name), value, input)
   }
 
   function column() { return columns.find(c => c.name === along) }
@@ -64,10 +76,10 @@ export async function curves(room, models) {
     const all = points.map(p => p.row[first.target.name])
     return [Math.min(first.target.low, ...all), Math.max(first.target.high, ...all)]
   }
-  function toX(v) { return LEFT + (v - column().low) / (column().high - column().low) * (WIDTH - LEFT - 8) }
-  function fromX(x) { return column().low + (x - LEFT) / (WIDTH - LEFT - 8) * (column().high - column().low) }
-  function toY(v) { const [low, high] = range(); return TOP + (high - v) / (high - low) * (HEIGHT - TOP - BOTTOM) }
-  function fromY(y) { const [low, high] = range(); return high - (y - TOP) / (HEIGHT - TOP - BOTTOM) * (high - low) }
+  function toX(v) { return LEFT + (v - column().low) / (column().high - column().low) * (width - LEFT - RIGHT) }
+  function fromX(x) { return column().low + (x - LEFT) / (width - LEFT - RIGHT) * (column().high - column().low) }
+  function toY(v) { const [low, high] = range(); return TOP + (high - v) / (high - low) * (height - TOP - BOTTOM) }
+  function fromY(y) { const [low, high] = range(); return high - (y - TOP) / (height - TOP - BOTTOM) * (high - low) }
 
   async function look(pane) {
     const rows = Array.from({ length: GRID }, (_, i) => ({ ...fixed, [along]: step(i) }))
@@ -113,7 +125,7 @@ export async function curves(room, models) {
   async function restart() {
     for (const pane of panes) {
       pane.task.remove()
-      pane.task = await Task.make(pane.model, 'curves')
+      pane.task = await Task.begin(pane.model, 'curves')
     }
     points = []
     remember()
@@ -122,11 +134,11 @@ export async function curves(room, models) {
 
   function clicked(pane, event) {
     const box = pane.svg.getBoundingClientRect()
-    const x = (event.clientX - box.left) / box.width * WIDTH
-    const y = (event.clientY - box.top) / box.height * HEIGHT
+    const x = (event.clientX - box.left) / box.width * width
+    const y = (event.clientY - box.top) / box.height * height
     const near = points.map(p => ({ p, d: Math.hypot(toX(p.row[along]) - x, toY(p.row[first.target.name]) - y) })).sort((a, b) => a.d - b.d)[0]
     if (near && near.d < 12) forget(near.p)
-    else if (x >= LEFT && x <= WIDTH - 8 && y >= TOP && y <= HEIGHT - BOTTOM) add(fromX(x), fromY(y))
+    else if (x >= LEFT && x <= width - RIGHT && y >= TOP && y <= height - BOTTOM) add(fromX(x), fromY(y))
   }
 
   function keyed(pane, event) {
@@ -170,10 +182,10 @@ export async function curves(room, models) {
   function paint(pane) {
     const [low, high] = range()
     const parts = []
-    for (const v of ticks(low, high)) parts.push(s('line', { class: 'axis', x1: LEFT, x2: WIDTH - 8, y1: toY(v), y2: toY(v) }), s('text', { x: LEFT - 6, y: toY(v) + 4, 'text-anchor': 'end' }, number(v)))
-    for (const v of ticks(column().low, column().high)) parts.push(s('text', { x: toX(v), y: HEIGHT - BOTTOM + 18, 'text-anchor': 'middle' }, number(v)))
-    parts.push(s('text', { x: WIDTH - 8, y: HEIGHT - BOTTOM - 6, 'text-anchor': 'end' }, along))
-    const inside = y => Math.min(HEIGHT - BOTTOM, Math.max(TOP, y))
+    for (const v of ticks(low, high)) parts.push(s('line', { class: 'axis', x1: LEFT, x2: width - RIGHT, y1: toY(v), y2: toY(v) }), s('text', { x: LEFT - 6, y: toY(v) + 4, 'text-anchor': 'end' }, number(v)))
+    for (const v of ticks(column().low, column().high)) parts.push(s('text', { x: toX(v), y: height - BOTTOM + 18, 'text-anchor': 'middle' }, number(v)))
+    parts.push(s('text', { x: width - RIGHT, y: height - BOTTOM - 6, 'text-anchor': 'end' }, along))
+    const inside = y => Math.min(height - BOTTOM, Math.max(TOP, y))
     if (pane.band) {
       const xs = pane.band.map((_, i) => toX(step(i)).toFixed(1))
       const line = key => pane.band.map((b, i) => `${xs[i]},${inside(toY(key(b))).toFixed(1)}`)
@@ -183,9 +195,10 @@ export async function curves(room, models) {
       parts.push(s('path', { class: 'mean', d: `M${line(b => b.mean).join('L')}` }))
     }
     if (at && document.activeElement === pane.svg) {
-      parts.push(s('line', { class: 'hair', x1: toX(at[0]), x2: toX(at[0]), y1: TOP, y2: HEIGHT - BOTTOM }), s('circle', { class: 'here', cx: toX(at[0]), cy: toY(at[1]), r: 6 }))
+      parts.push(s('line', { class: 'hair', x1: toX(at[0]), x2: toX(at[0]), y1: TOP, y2: height - BOTTOM }), s('circle', { class: 'here', cx: toX(at[0]), cy: toY(at[1]), r: 6 }))
     }
     for (const p of points) parts.push(s('circle', { class: 'dot', cx: toX(p.row[along]), cy: toY(p.row[first.target.name]), r: 6 }))
+    pane.svg.setAttribute('viewBox', `0 0 ${width} ${height}`)
     pane.svg.replaceChildren(...parts)
     pane.svg.setAttribute('aria-label', `Predictions of ${pane.model.name} after ${points.length} points`)
   }

@@ -74,4 +74,5 @@ async function begin() {
   open(wanted in rooms ? wanted : Object.keys(rooms).find(name => rooms[name].models().length) || 'characters')
 }
 
+addEventListener('hashchange', () => { if (served.length && location.hash.slice(1) in rooms) open(location.hash.slice(1)) })
 begin()
