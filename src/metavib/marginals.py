@@ -49,12 +49,12 @@ class Point(NamedTuple):
 
     @property
     def mean(self) -> Tensor:
-        """f itself."""
+        """The value f that has all the mass."""
         return self.f
 
     @property
     def var(self) -> Tensor:
-        """Zero."""
+        """Zero, since a point mass has no spread."""
         return torch.zeros_like(self.f)
 
     def nodes(self) -> Nodes:

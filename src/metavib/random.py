@@ -23,7 +23,7 @@ class Drawn:
         self.draws, self.device, self.used = draws, device, 0
 
     def take(self) -> Tensor:
-        """The next of them."""
+        """The next base samples of the stream."""
         self.used += 1
         return self.draws[self.used - 1]
 

@@ -71,7 +71,7 @@ class Predictor(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """The model's."""
+        """The fingerprint of the model that the task belongs to: a task is read only with that model."""
         return self._trained.fingerprint
 
     def predict(self, x: Any) -> Prediction:
@@ -321,7 +321,7 @@ class Conditioned(Predictor):
 
     @property
     def nbytes(self) -> int:
-        """The points."""
+        """Bytes that the points take, which are all that is kept."""
         return self._support.nbytes
 
     @property

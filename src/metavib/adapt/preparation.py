@@ -68,18 +68,18 @@ class ModelSpace(Preparation):
     """Nothing is done: tensors and arrays are in the model's own space already."""
 
     def inputs(self, data: Any) -> Any:
-        """Themselves."""
+        """The inputs as they came: they are in the model's own space already."""
         return _writable(data)
 
     def points(self, data: Any) -> tuple[Any, Any]:
-        """A pair (x, y), or what is real of some examples."""
+        """Inputs and outputs of a pair (x, y), or of the examples that are no padding."""
         if not _is_pair(data):
             raise TypeError(f"expected a pair (x, y) of inputs and outputs; got {type(data).__name__}.")
         x, y = _pair(data)
         return _writable(x), _writable(y)
 
     def ids(self, data: Any, column: str) -> list[Hashable]:
-        """Refused: nothing here has a name."""
+        """Refused: arrays have no column that could name a task."""
         raise ValueError("arrays have no column of tasks: pass the task of each row, tasks=[...].")
 
     def beside(self, path: Path) -> list[dict[str, Any]]:

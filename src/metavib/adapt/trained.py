@@ -96,7 +96,7 @@ class Trained:
         return x
 
     def classes(self, labels: list[Hashable], given: Sequence[Hashable] | None) -> Labels:
-        """The classes of a new task: those given, or those that occur."""
+        """The classes of a new task: those that the user names, or those that occur among its labels."""
         if not self.classifies:
             if given is not None:
                 name = type(self.model.likelihood).__name__
@@ -175,7 +175,7 @@ class Trained:
 
     @torch.no_grad()
     def memory(self, points: Batch, classes: Labels) -> TaskMemory:
-        """What some points alone have to say."""
+        """The memory of some points alone; memories add up."""
         blank, y = self.blank(classes, points.event, self.device), self.outputs(points, classes)
         if not len(y):
             return blank
@@ -198,7 +198,7 @@ class Trained:
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
-        """Phi, point by point."""
+        """The features phi(x) of each point, where no point depends on the others."""
         prior = self.model.prior
         assert isinstance(prior, FunctionPrior)
         return prior.features_of(Points(x, _all_real(x)))

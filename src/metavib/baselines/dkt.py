@@ -116,7 +116,7 @@ class ClassProcesses(nn.Module):
         return self.mean.shape[-1]
 
     def each(self, z: Float[Tensor, "*b n M"]) -> Float[Tensor, "*b slots n M"]:
-        """The same embeddings for every slot."""
+        """The same embeddings, repeated for every class slot."""
         return z.unsqueeze(-3).expand(*z.shape[:-2], self.slots, *z.shape[-2:])
 
     def slotted(self, targets: Float[Tensor, "*b n ways"]) -> Float[Tensor, "*b slots n each"]:
@@ -164,7 +164,7 @@ class SlotPosterior(Posterior):
         return Normal(*(t.movedim(-3, -2).flatten(-2) for t in (mean, var)))
 
     def kl(self) -> Tensor:
-        """Summed over the classes."""
+        """KL from the posterior to the prior, summed over the classes."""
         return self.centred.kl().sum(-1)
 
 

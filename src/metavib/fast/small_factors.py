@@ -41,7 +41,7 @@ class Inverted:
 
     @classmethod
     def of(cls, A: Tensor) -> "Inverted":
-        """The factor of A."""
+        """Factorises a symmetric positive definite matrix A."""
         return cls(inverse_factor(A))
 
     def solve(self, B: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class Gaussian(RealLikelihood):
         self.noise = Positive(noise, floor=floor, learn=learn)
 
     def targets(self, y: Tensor) -> Tensor:
-        """Y itself."""
+        """The outputs themselves, since they are on the scale of f."""
         return y.unsqueeze(-1)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class StudentT(RealLikelihood):
         self.mixture_nodes = max(80, ceil(12 * sqrt(df)))  # the mixing density narrows as 1 / sqrt(nu)
 
     def targets(self, y: Tensor) -> Tensor:
-        """The outputs themselves."""
+        """The outputs themselves, since they are on the scale of f."""
         return y.unsqueeze(-1)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class Poisson(RealLikelihood):
         return torch.where(y < 0, 0.0, torch.where(sd * shape.sqrt() < 1, over_f, over_g))
 
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        r"""$e^f$ twice."""
+        r"""Mean and variance of a count, both $e^f$."""
         rate = f.squeeze(-1).exp()
         return rate, rate
 

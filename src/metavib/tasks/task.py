@@ -29,7 +29,7 @@ class Examples(NamedTuple):
 
     @property
     def size(self) -> int:
-        """n, padding included."""
+        """The number n of points that each task has room for, padding included."""
         return self.y.shape[-1]
 
     def to(self, *args: Any) -> "Examples":

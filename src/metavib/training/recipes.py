@@ -124,7 +124,7 @@ def tasks_of(ways: int, images: int, shots: int) -> Changes:
 
 
 def has_improved(experiment: str, method: str) -> bool:
-    """Whether there is a recipe of ours."""
+    """Whether there is a recipe of our own for this method on this experiment."""
     return method == "gp-vib" and experiment in _IMPROVED
 
 
@@ -156,7 +156,7 @@ _IMPROVED: dict[str, Changes] = {
 
 
 def demo() -> Config:
-    """The quick path to something to look at."""
+    """The recipe of `metavib demo`: GP-VIB on sine curves, short enough to watch."""
     changes = {"train.steps": 30_000, "train.validate_every": 2_000, "train.save_every": 2_000, "train.log_every": 100}
     return override(improved("sinusoid", "gp-vib"), changes)
 
