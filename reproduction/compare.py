@@ -88,6 +88,7 @@ class Cell(NamedTuple):
         paper_digits: of the paper's; as many as ours unless told.
         lower: whether less is better.
         interval: whether the ± of several trainings is the 95% interval of their mean, rather than their SD.
+        alike: whether ours was made as the paper's was. Otherwise the difference is shown without a judgement.
 
     Example:
         >>> cell = Cell("cub/maml-1", over_trainings([60.0, 62.0]), published(56.11, sd=0.69, trainings=3))
@@ -102,6 +103,7 @@ class Cell(NamedTuple):
     paper_digits: int | None = None
     lower: bool = False
     interval: bool = False
+    alike: bool = True
 
     @property
     def difference(self) -> float | None:
@@ -117,7 +119,7 @@ class Cell(NamedTuple):
         if self.ours is None:
             return NOT_RUN
         d = self.difference
-        if d is None:
+        if d is None or not self.alike:
             return ALONE
         better = -d if self.lower else d
         return ABOVE if better >= APART else BELOW if better <= -APART else AT
@@ -142,9 +144,9 @@ class Cell(NamedTuple):
         d = self.difference
         if d is None:
             return ""
-        marks = {ABOVE: " ▲", BELOW: " ▼", AT: ""}
+        marks = {ABOVE: " ▲", BELOW: " ▼"}
         rounded = round(d, 1) + 0.0  # no negative zero
-        return f"{rounded:+.1f}".replace("-", "−") + marks[self.verdict]
+        return f"{rounded:+.1f}".replace("-", "−") + marks.get(self.verdict, "")
 
     def _text(self, estimate: Estimate, digits: int) -> str:
         spread = estimate.interval if self.interval or estimate.sd is None else estimate.sd

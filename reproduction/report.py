@@ -30,7 +30,8 @@ INTRODUCTION = """
 Our numbers beside those of Titsias, Ruiz, Nikoloutsopoulos, Galashov: Information Theoretic Meta Learning with
 Gaussian Processes (2021). This file is made by `python -m reproduction report` from the records in
 `reproduction/records`, and each section names the command that makes its runs. The difference counts standard errors
-([how](#what-the-difference-is)): ▲ is better and ▼ worse than the paper by two or more. Cells without a run say so.
+([how](#what-the-difference-is)): ▲ is better and ▼ worse than the paper by two or more. Recipes of our own stand beside
+the paper's number of the same method without a mark, since they are not made as it was. Cells without a run say so.
 [Explanations](#explanations) follow behind the tables; [findings](reproduction/findings.md) has the experiments behind
 them, and what is particular about the data.
 """

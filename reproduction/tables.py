@@ -232,7 +232,7 @@ def table_1(records: Records, *, whole: bool = True) -> list[Grid]:
             for k in paper.TABLE_1_SHOTS:
                 ours = estimate([tests[k, steps]["metrics"]["mse"]]) if (k, steps) in tests else None
                 theirs = paper.TABLE_1.get((method, steps, k))
-                cells.append(Cell(f"{name}/{k}", ours, theirs, 4, 3, lower=True, interval=True))
+                cells.append(Cell(f"{name}/{k}", ours, theirs, 4, 3, lower=True, interval=True, alike=not variant))
             rows.append(Row(label, tuple(cells)))
     note = _errors_note([record for found in lines.values() for record in found])
     return [Grid("", ("method", *(f"K = {k}" for k in paper.TABLE_1_SHOTS)), tuple(rows), note)]
@@ -264,7 +264,8 @@ def _table_2(name: str, records: Records) -> Grid:
         cells = []
         for k in (1, 5):
             ours = metric([record for record in found if shots(record) == k], "accuracy", 100)
-            cells.append(Cell(f"{name}/{key(line)}-{k}", ours, paper.TABLE_2.get((line[0], name, k))))
+            theirs = paper.TABLE_2.get((line[0], name, k))
+            cells.append(Cell(f"{name}/{key(line)}-{k}", ours, theirs, alike=not line[1]))
         rows.append(Row(title(*line), tuple(cells)))
     note = " ".join(filter(None, (*(_best(name, rows, i, k) for i, k in enumerate((1, 5))), cost(records))))
     return Grid(EXPERIMENTS.get(name, name), ("method", "1-shot accuracy %", "5-shot accuracy %"), tuple(rows), note)
@@ -302,6 +303,9 @@ FURTHER = {
 }
 
 
+DEEPER = ("deeper", "deeper-norm")  # variants that the paper has numbers of, without and with batch-norm
+
+
 def further(records: Records, name: str) -> list[Grid]:
     """An experiment of the longer version: accuracy and NLL of each row, run or not, and of our variants."""
     rows = []
@@ -311,9 +315,10 @@ def further(records: Records, name: str) -> list[Grid]:
             runs = [record for record in found if shots(record) == trained]
             accuracy, nll = metric(runs, "accuracy", 100, tested=tested), metric(runs, "nll", tested=tested)
             theirs = _further(name, line[0], trained, runs) if compared else (None, None)
+            alike = not line[1] or line[1] in DEEPER
             cells += [
-                Cell(f"{key(line)}-{tested}", accuracy, theirs[0], digits=3, interval=True),
-                Cell(f"{key(line)}-{tested}-nll", nll, theirs[1], digits=3, lower=True, interval=True),
+                Cell(f"{key(line)}-{tested}", accuracy, theirs[0], digits=3, interval=True, alike=alike),
+                Cell(f"{key(line)}-{tested}-nll", nll, theirs[1], digits=3, lower=True, interval=True, alike=alike),
             ]
         rows.append(Row(title(*line), tuple(cells)))
     heads = [f"{column.label} {score}" for column in FURTHER[name] for score in ("accuracy %", "NLL")]

@@ -93,3 +93,9 @@ def test_a_cell_the_paper_does_not_have_stands_alone():
     cell = Cell("k", over_trainings([1.0]), None)
     assert (cell.text, cell.paper_text, cell.verdict) == ("1.00 (1 training)", "", compare.ALONE)
     assert abs(cell.ours.mean) < inf and cell.difference is None
+
+
+def test_a_recipe_of_our_own_is_not_judged():
+    """The difference is there to be read, without a mark, and counts neither as above nor as below."""
+    cell = Cell("x", Estimate(80.0, 1.0, 10), published(70.0, sd=1.0, trainings=10), alike=False)
+    assert cell.difference_text == "+22.4" and cell.verdict == compare.ALONE

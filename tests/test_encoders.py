@@ -144,16 +144,17 @@ def test_stochastic_maml_is_centred_on_maml_with_the_papers_kl() -> None:
         assert expected.item() > 0
 
 
-def test_gp_maml_ascends_its_own_objective() -> None:
-    """One step on F(D_t, D_t) / n by autograd, one task, then GP-VIB under those weights."""
+@pytest.mark.parametrize("mean", [False, True])
+def test_gp_maml_ascends_its_own_objective(mean) -> None:
+    """One step on F(D_t, D_t), or on F / n, by autograd, one task, then GP-VIB under those weights."""
     parts = (kernels.Linear(bias=True), SimplifiedSites(), cases.gaussian())
-    model = gp_maml(cases.backbone(), *parts, descent=Descent(steps=1, rate=0.1), beta=0.5).double()
+    model = gp_maml(cases.backbone(), *parts, descent=Descent(steps=1, rate=0.1), beta=0.5, mean=mean).double()
     plain = gp_vib(cases.backbone(), *parts).double()
     plain.prior.load_state_dict(model.prior.state_dict())
     t = cases.tasks(model.likelihood)
     support_as_query = t._replace(query=t.support)
     weights = list(plain.prior.network.parameters())
-    inner = vib(plain, support_as_query, beta=0.5).value / t.support.size
+    inner = vib(plain, support_as_query, beta=0.5).value / (t.support.size if mean else 1)
     slopes = torch.autograd.grad(inner, weights)
     with torch.no_grad():
         for p, g in zip(weights, slopes, strict=True):

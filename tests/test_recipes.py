@@ -69,7 +69,22 @@ def test_unknown_names_are_refused_with_the_known_ones():
         recipes.recipe("glyphs", "mamml")
 
 
+def test_sinusoids_have_the_papers_own_settings():
+    """Five tasks of ten points in each of 60,000 steps, no special start, and the longer version's rates and beta."""
+    rates = {"gp-vib": (7.5e-4, None, 1.0), "maml": (2e-3, 5e-3, 0.0)}
+    rates |= {"stochastic-maml": (5e-4, 0.1, 1e-3), "gp-maml": (2e-3, 1e-4, 0.5)}
+    for method, (lr, inner, beta) in rates.items():
+        config = recipes.recipe("sinusoid", method)
+        assert (config.train.steps, config.train.tasks, config.tasks.shots) == (60_000, 5, 10)
+        assert (config.train.lr, config.train.beta, config.model.reach) == (lr, beta, None)
+        if inner:
+            assert (config.model.inner_rate, config.model.inner_steps) == (inner, 1)
+    assert not recipes.recipe("sinusoid", "gp-maml").model.inner_mean  # F, not F / n
+
+
 def test_our_own_recipes_are_apart_from_the_papers():
+    for method in BOUND:
+        assert recipes.recipe("sinusoid", method) != recipes.improved("sinusoid", method)
     paper, ours = recipes.recipe("sinusoid", "gp-vib"), recipes.improved("sinusoid", "gp-vib")
     demo = recipes.demo()
     assert paper != ours != demo and {c.method for c in (paper, ours, demo)} == {"gp-vib"}

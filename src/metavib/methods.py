@@ -62,6 +62,18 @@ def gp_maml(
     *,
     descent: Descent,
     beta: float,
+    mean: bool = False,
 ) -> Model:
-    """GP+MAML: MAML on the features, GP-VIB on top; `beta` is the inner objective's."""
-    return Model(FunctionPrior(backbone, kernel), ComposedEncoder(descent, GPEncoder(sites), beta=beta), likelihood)
+    """GP+MAML: gradient steps for the features, as in MAML, and GP-VIB on top.
+
+    Args:
+        backbone: the network up to its last hidden layer.
+        kernel: on its features.
+        sites: how support points become sites.
+        likelihood: p(y | f).
+        descent: how the features' weights are adapted.
+        beta: the weight of the KL in the inner objective.
+        mean: whether inner steps ascend the bound of a point instead of that of the whole support.
+    """
+    encoder = ComposedEncoder(descent, GPEncoder(sites), beta=beta, mean=mean)
+    return Model(FunctionPrior(backbone, kernel), encoder, likelihood)

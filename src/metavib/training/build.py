@@ -120,7 +120,7 @@ def _bound(config: Config, phi: Backbone, weight_samples: int) -> Model:
         raise ValueError(f"model.sites = general encodes one latent value; {options.likelihood} has {p_y.latents}.")
     if config.method == "gp-vib":
         return methods.gp_vib(phi, k, q, p_y)
-    return methods.gp_maml(phi, k, q, p_y, descent=descent, beta=config.train.beta)
+    return methods.gp_maml(phi, k, q, p_y, descent=descent, beta=config.train.beta, mean=options.inner_mean)
 
 
 def _baseline(config: Config, phi: Backbone) -> Model:

@@ -179,6 +179,7 @@ class ModelConfig:
         samples: Monte Carlo samples of the softmax likelihood.
         inner_steps: gradient steps of an encoder that adapts weights.
         inner_rate: size of these steps.
+        inner_mean: in gp-maml, take these steps on the bound of a point, F / n; otherwise on F, as the paper does.
         first_order: leave second derivatives out of their gradient.
         inner_points: support points that each of these steps looks at, others every time; 0 means all.
         recompute: compute the inside of each inner step again in the backward pass instead of keeping it, which takes
@@ -215,6 +216,7 @@ class ModelConfig:
     samples: int = 200
     inner_steps: int = 1
     inner_rate: float = 0.01
+    inner_mean: bool = True
     first_order: bool = False
     inner_points: int = 0
     recompute: bool = False

@@ -142,6 +142,7 @@ PLACES = (
         ("model.inner_steps", "model.inner_rate", "model.first_order", "model.inner_points", "model.recompute")
         + ("test.inner_steps",),
     ),
+    Place("gp-maml", lambda c: c.method == "gp-maml", ("model.inner_mean",)),
     Place(
         "stochastic-maml",
         lambda c: c.method == "stochastic-maml",
