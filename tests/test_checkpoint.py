@@ -44,6 +44,21 @@ def test_a_model_comes_back_as_it_was(tmp_path, method):
     assert tiny.same_tensors(checkpoint.restore_model(loaded).state_dict(), model.state_dict())
 
 
+@pytest.mark.parametrize("method", ["gp-vib", "gp-maml"])
+def test_a_checkpoint_of_before_predicts_as_it_did(tmp_path, method):
+    """Its site variance was 0.001 + softplus(a); the same number comes from the a that is read."""
+    config = tiny.glyphs(method)
+    checkpoint.save(tmp_path / "m", config, 1, 0.0, build.model(config))
+    tensors, header = read_tensors(tmp_path / "m")
+    (name,) = (name for name in tensors if name.endswith("sites.s.raw"))
+    for a in (-9.0, -2.0, 0.5):
+        tensors[name] = torch.full_like(tensors[name], a)
+        write_tensors(tmp_path / "m", tensors, header | {"format": checkpoint.BEFORE})
+        encoder = checkpoint.restore_model(checkpoint.load(tmp_path / "m")).encoder
+        sites = encoder.sites if method == "gp-vib" else encoder.gp.sites
+        assert sites.s().item() == pytest.approx(1e-3 + nn.functional.softplus(torch.tensor(a)).item(), rel=1e-5)
+
+
 def test_no_validation_yet_survives_the_header(tmp_path):
     config = tiny.sinusoid()
     checkpoint.save(tmp_path / "m", config, 1, float("-inf"), build.model(config))

@@ -12,6 +12,7 @@ from metavib.encoders import Descent, ExactSites, FullSites, GaussianGradientEnc
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
 from metavib.networks import MLP
+from metavib.networks.layers import softplus_inverse
 from metavib.networks.weights import Variances
 from metavib.objective import vib
 from metavib.priors import WeightPrior
@@ -56,7 +57,7 @@ def test_full_sites_are_two_heads_on_phi() -> None:
     m, s = encoder(PHI, real_y(), MASK, likelihoods.Gaussian())
     mt = PHI @ encoder.m.weight[0] + encoder.m.bias
     assert_close(m.squeeze(-1), real_y() * mt)
-    assert_close(s, 1e-3 + nn.functional.softplus(PHI @ encoder.s.weight[0] + encoder.s.bias))
+    assert_close(s, nn.functional.softplus(PHI @ encoder.s.weight[0] + encoder.s.bias))
 
 
 def test_general_sites_depend_on_y_beyond_a_factor() -> None:
@@ -89,11 +90,31 @@ def test_sites_keep_their_bounds(sign) -> None:
 
 
 def test_a_variance_at_its_floor_can_rise_again() -> None:
-    """The floor is approached smoothly: the gradient of s there is small but not zero."""
+    """The gradient of s there is small but not zero, near the floor and below it."""
     sites = SimplifiedSites(s=1.1e-3).double()
-    _, s = sites(PHI, real_y(), MASK, likelihoods.Gaussian())
-    s.sum().backward()
-    assert sites.s.raw.grad.item() > 0
+    for below in (0.0, 3.0):
+        with torch.no_grad():
+            sites.s.raw -= below
+        sites.zero_grad()
+        _, s = sites(PHI, real_y(), MASK, likelihoods.Gaussian())
+        s.sum().backward()
+        assert s.min().item() >= 1e-3 * (1 - 1e-9) and sites.s.raw.grad.item() > 0
+
+
+@pytest.mark.parametrize("s", [0.002, 0.69, 19.0])
+def test_variances_are_softplus_between_their_bounds(s) -> None:
+    """As the paper has it: clipped to [0.001, 20], and nothing added."""
+    raw = softplus_inverse(s)
+    full, general = FullSites(cases.FEATURES, s=s), GeneralSites(cases.FEATURES)
+    with torch.no_grad():
+        for head in (full.s, general.s):
+            head.weight.zero_()
+            head.bias.fill_(raw)
+    simple = SimplifiedSites(s=s)
+    assert simple.s.raw.item() == pytest.approx(raw)
+    for encoder in (simple, full, general):
+        _, found = encoder.double()(PHI, torch.ones(2, 5, dtype=torch.long), MASK, likelihoods.Bernoulli())
+        assert_close(found, torch.full((2, 5), s, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("s", [1e-3, 0.0, 21.0])

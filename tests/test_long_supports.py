@@ -101,6 +101,38 @@ def test_the_steps_of_a_descent_go_through_the_support_and_see_each_class_alike(
         assert whole.part(support, 3) is support
 
 
+def test_shuffled_steps_see_every_point_once_in_a_pass_in_an_order_of_each_tasks_own():
+    """45 points, three a step: 15 steps are a pass, and the next pass has another order."""
+    n = WAYS * 15
+    x = torch.arange(n, dtype=torch.float64)[:, None].expand(2, n, 1)
+    support = Examples(x, torch.arange(n).expand(2, n), torch.ones(2, n, dtype=torch.bool))
+    descent = Descent(steps=20, points=WAYS, shuffle=True)
+    orders = descent.orders(support, torch.Generator().manual_seed(0))
+    parts = [descent.part(support, i, orders) for i in range(20)]
+    for part in parts:
+        assert part.x.shape == (2, WAYS, 1) and torch.equal(part.x.squeeze(-1), part.y.double()) and part.mask.all()
+    for task in range(2):
+        seen = [part.y[task].tolist() for part in parts]
+        assert sorted(k for some in seen[:15] for k in some) == list(range(n)) and seen[:5] != seen[15:]
+    assert parts[0].y[0].tolist() != parts[0].y[1].tolist()
+    again, other = (descent.orders(support, torch.Generator().manual_seed(s)) for s in (0, 1))
+    assert torch.equal(orders, again) and not torch.equal(orders, other)
+    assert Descent(points=n, shuffle=True).orders(support, None) is None  # all points in every step
+
+
+def test_shuffled_steps_want_to_be_told_what_to_draw_from():
+    """A stream; base samples of the likelihood's say nothing of an order, which is then always the same."""
+    descent = Descent(steps=3, rate=0.1, points=2, shuffle=True)
+    model = methods.maml(cases.backbone(), cases.gaussian(), descent=descent).double()
+    task = cases.tasks(model.likelihood, (2,))
+    with pytest.raises(ValueError, match="pass noise"):
+        model(task)
+    base = torch.zeros(1, 1, 1, 1)
+    assert torch.equal(model(task, base).mean, model(task, base).mean)
+    one, other = (model(task, torch.Generator().manual_seed(s)).mean for s in (0, 1))
+    assert not torch.allclose(one, other)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_steps_on_few_points_are_gradient_steps_on_those_points(recompute):
     """MAML with two points a step against plain autograd, one step after the other, and so are its meta-gradients."""

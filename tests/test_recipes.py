@@ -82,6 +82,18 @@ def test_sinusoids_have_the_papers_own_settings():
     assert not recipes.recipe("sinusoid", "gp-maml").model.inner_mean  # F, not F / n
 
 
+def test_inner_steps_are_the_papers():
+    """Augmented Omniglot: 20 steps of 20 random points and 100 at test, of GP+MAML 5 and 5 on all points, up F."""
+    for method in ("maml", "stochastic-maml"):
+        config = recipes.recipe("augmented-omniglot", method)
+        assert (config.model.inner_steps, config.model.inner_points, config.model.inner_shuffle) == (20, 20, True)
+        assert config.test.inner_steps == (100,)
+    for kernel in ("linear", "cosine"):
+        config = recipes.recipe("augmented-omniglot", "gp-maml", kernel=kernel)
+        assert (config.model.inner_steps, config.model.inner_points, config.test.inner_steps) == (5, 0, ())
+        assert not config.model.inner_mean and not recipes.recipe("omniglot", "gp-maml", kernel=kernel).model.inner_mean
+
+
 def test_our_own_recipes_are_apart_from_the_papers():
     for method in BOUND:
         assert recipes.recipe("sinusoid", method) != recipes.improved("sinusoid", method)

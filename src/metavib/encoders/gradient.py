@@ -8,8 +8,10 @@ section 7).
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import ceil
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from metavib.encoders.encoder import Encoder
@@ -19,7 +21,7 @@ from metavib.networks.weights import Network, Variances, Weights
 from metavib.posteriors.posterior import Encoding
 from metavib.posteriors.weights import DiagonalNormal, Dirac
 from metavib.priors import WeightPrior
-from metavib.random import Noise
+from metavib.random import Noise, seeded, standard_normal
 from metavib.tasks.inputs import Inputs, Points
 from metavib.tasks.task import Examples
 
@@ -34,7 +36,14 @@ class Descent(nn.Module):
             (eq. 24).
         recompute: keep only the weights after each step, and make the rest of it again when the bound is
             differentiated: the same gradient in the memory of about one step, for the time of a second descent.
-        points: support points that a step looks at; 0 for all.
+        points: support points that a step looks at; 0 for all. The next step looks at the next ones.
+        shuffle: whether they come in a random order, a new one for each pass through the support, as the paper has it;
+            otherwise a step looks at points that are spread evenly over the support.
+
+    Example:
+        >>> descent = Descent(steps=20, rate=0.5, points=20, shuffle=True)
+        >>> descent.steps * descent.points  # points that the steps see in all
+        400
     """
 
     def __init__(
@@ -45,6 +54,7 @@ class Descent(nn.Module):
         first_order: bool = False,
         recompute: bool = False,
         points: int = 0,
+        shuffle: bool = False,
     ) -> None:
         super().__init__()
         if steps < 0 or not rate > 0:
@@ -52,7 +62,7 @@ class Descent(nn.Module):
         if points < 0:
             raise ValueError(f"an inner step looks at a number of points, or at all for 0; got points={points}.")
         self.steps, self.rate, self.first_order, self.recompute = steps, rate, first_order, recompute
-        self.points = points
+        self.points, self.shuffle = points, shuffle
 
     def forward(
         self,
@@ -70,12 +80,13 @@ class Descent(nn.Module):
             support: of the tasks.
             objective: a number a task for weights a task and points of its support.
             depends_on: the tensors besides the weights that the objective is to be differentiated for.
-            noise: what the objective draws from.
+            noise: what the objective draws from, and the order of the points.
         """
         theta = network.per_task(support.batch_shape)
+        orders = self.orders(support, noise)
 
         def step(psi: Weights, i: int) -> Weights:
-            part = self.part(support, i)
+            part = self.part(support, i, orders)
             # tasks share no weights, so that the gradient of the sum is each task's own
             slope = torch.func.grad(lambda psi: objective(psi, part).sum())(psi)
             return {name: p + self.rate * slope[name] for name, p in psi.items()}
@@ -91,17 +102,39 @@ class Descent(nn.Module):
             steps = [recomputed(step, depends_on=others, streams=streams) for step in steps]
         return _ascend(theta, steps)
 
-    def part(self, support: Examples, i: int) -> Examples:
-        """What step i looks at: all points, or some, spread evenly over the support, and the next ones at each step.
+    def orders(self, support: Examples, noise: Noise) -> Int[Tensor, "passes *b n"] | None:
+        """A random order of the support's points for each pass through it; None where they come as they are."""
+        n = support.size
+        if not self.shuffle or not 0 < self.points < n:
+            return None
+        if isinstance(noise, Tensor):  # base samples of the likelihood's, which say nothing of an order
+            noise = seeded(0, device=noise.device)
+        passes = ceil(self.steps / (n // self.points))
+        like = support.x if support.x.is_floating_point() else torch.empty(0, device=support.x.device)
+        return standard_normal((passes, *support.y.shape), noise, like=like).argsort(-1)
 
-        A support that lists its points class by class shows a step as many of each class, where there are as many
-        points to a step as classes, or a multiple of that.
+    def part(self, support: Examples, i: int, orders: Tensor | None = None) -> Examples:
+        """What step i looks at: all points, or some, and the next ones at each step.
+
+        They are spread evenly over the support, or over a given order of it. A support that lists its points class by
+        class, and is taken as it is, shows a step as many of each class, where there are as many points to a step as
+        classes, or a multiple of that.
         """
         n = support.size
         if not 0 < self.points < n:
             return support
-        places = (torch.arange(self.points, device=support.y.device) * (n // self.points) + i) % n
-        return Examples(*(t.index_select(support.y.ndim - 1, places) for t in support))
+        stride, axis = n // self.points, support.y.ndim - 1
+        places = (torch.arange(self.points, device=support.y.device) * stride + i) % n
+        if orders is None:
+            return Examples(*(t.index_select(axis, places) for t in support))
+        chosen = orders[i // stride].index_select(-1, places)
+        return Examples(*(_gather(t, axis, chosen) for t in support))
+
+
+def _gather(t: Tensor, axis: int, places: Tensor) -> Tensor:
+    """Points of each task, at places of its own."""
+    event = t.shape[axis + 1 :]
+    return t.gather(axis, places.reshape(*places.shape, *(1,) * len(event)).expand(*places.shape, *event))
 
 
 def _ascend(psi: Weights, steps: Iterable[Step]) -> Weights:
@@ -132,7 +165,7 @@ class GradientEncoder(Encoder):
         noise: Noise = None,
     ) -> Encoding:
         """A point mass over weights."""
-        psi = descend(self.descent, support, prior, likelihood)
+        psi = descend(self.descent, support, prior, likelihood, noise)
         return Encoding(Dirac(psi, prior.decode, support.batch_shape), prior.inputs(support, query))
 
 
@@ -161,7 +194,7 @@ class GaussianGradientEncoder(Encoder):
         if prior.variances is None:
             raise ValueError("a Gaussian encoder needs a prior with a variance: WeightPrior(..., variance=...).")
         s0 = prior.variances()
-        psi = descend(self.descent, support, prior, likelihood)
+        psi = descend(self.descent, support, prior, likelihood, noise)
         q = DiagonalNormal(
             psi,
             s0 if self.variances is None else self.variances(),
@@ -174,14 +207,17 @@ class GaussianGradientEncoder(Encoder):
         return Encoding(q, prior.inputs(support, query))
 
 
-def descend(descent: Descent, support: Examples, prior: WeightPrior, likelihood: Likelihood) -> Weights:
+def descend(
+    descent: Descent, support: Examples, prior: WeightPrior, likelihood: Likelihood, noise: Noise = None
+) -> Weights:
     r"""$\theta + \Delta(\theta, D_t)$ on the mean log likelihood of the support set."""
 
     def objective(psi: Weights, part: Examples) -> Tensor:
         f = prior.network(Inputs(part.x, part.mask, part.size), psi)
         return mean_over_points(likelihood.log_prob(f, part.y), part.mask)
 
-    return descent(prior.network, support, objective, depends_on=(*likelihood.parameters(), *differentiable(support)))
+    depends_on = (*likelihood.parameters(), *differentiable(support))
+    return descent(prior.network, support, objective, depends_on=depends_on, noise=noise)
 
 
 def differentiable(support: Examples) -> list[Tensor]:

@@ -1,7 +1,8 @@
 r"""How support points become Gaussian sites $N(m_j \mid f_j, s_j)$ (eq. 7; THEORY.md, section 4).
 
-The bounds $\tilde m \in [-20, 20]$ and $s \in [10^{-3}, 20]$ hold for all amortised sites; the lower one on s keeps
-K + S well conditioned and is the only jitter there is.
+The bounds $\tilde m \in [-20, 20]$ and $s \in [10^{-3}, 20]$ hold for all amortised sites, which are clipped to them.
+The lower one on s keeps K + S well conditioned and is the only jitter there is. Gradients pass a variance at its bounds
+as if it were not clipped, so that it can always leave them again.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from metavib.likelihoods import Gaussian, Likelihood
-from metavib.networks.layers import Linear, Positive, lift, softplus_inverse
+from metavib.networks.layers import Linear, lift, softplus_inverse
 from metavib.posteriors.memory import Sites
 
 M_BOUND = 20.0
@@ -63,12 +64,31 @@ class SimplifiedSites(SiteEncoder):
     def __init__(self, *, m: float = 1.0, s: float = 0.69) -> None:
         super().__init__()
         self.m = nn.Parameter(torch.tensor(float(m)))
-        self.s = Positive(s, floor=S_BOUNDS[0], ceiling=S_BOUNDS[1])
+        self.s = Variance(s)
 
     def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
         """The same m and s for every point."""
         m = lift(self.m.clamp(-M_BOUND, M_BOUND), 2)
         return Sites(m * likelihood.targets(y).to(phi.dtype), lift(self.s(), 1))
+
+
+class Variance(nn.Module):
+    r"""A learned site variance, $\mathrm{softplus}(a)$ clipped to its bounds.
+
+    Args:
+        value: where it starts, within the bounds and above the lower one.
+    """
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        low, high = S_BOUNDS
+        if not low < value <= high:
+            raise ValueError(f"the starting value must lie in ({low}, {high}]; got {value}.")
+        self.raw = nn.Parameter(torch.tensor(softplus_inverse(value)))
+
+    def forward(self) -> Tensor:
+        """The value."""
+        return _variance(self.raw)
 
 
 class FullSites(SiteEncoder):
@@ -83,12 +103,12 @@ class FullSites(SiteEncoder):
     def __init__(self, features: int, *, m: float = 1.0, s: float = 0.69) -> None:
         super().__init__()
         self.m = _head(features, m)
-        self.s = _head(features, softplus_inverse(s - S_BOUNDS[0]))
+        self.s = _head(features, softplus_inverse(s))
 
     def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
         """Each point its own m and s."""
         m = self.m(phi).clamp(-M_BOUND, M_BOUND)
-        return Sites(m * likelihood.targets(y).to(phi.dtype), _variance(self.s(phi)))
+        return Sites(m * likelihood.targets(y).to(phi.dtype), _variance(self.s(phi).squeeze(-1)))
 
 
 class GeneralSites(SiteEncoder):
@@ -107,7 +127,7 @@ class GeneralSites(SiteEncoder):
         super().__init__()
         self.hidden = Linear(features + 2, hidden)
         self.m = _head(hidden, 0.0)
-        self.s = _head(hidden, softplus_inverse(0.69 - S_BOUNDS[0]))
+        self.s = _head(hidden, softplus_inverse(0.69))
 
     def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
         """The network corrects the target itself, m = y + g(y, phi), so that it starts from a sound encoder."""
@@ -118,7 +138,7 @@ class GeneralSites(SiteEncoder):
                 "Use SimplifiedSites or FullSites."
             )
         h = self.hidden(torch.cat([phi, t, t.asinh()], -1)).relu()
-        return Sites((t + self.m(h)).clamp(-M_BOUND, M_BOUND), _variance(self.s(h)))
+        return Sites((t + self.m(h)).clamp(-M_BOUND, M_BOUND), _variance(self.s(h).squeeze(-1)))
 
 
 def _head(features: int, value: float) -> Linear:
@@ -130,6 +150,7 @@ def _head(features: int, value: float) -> Linear:
     return head
 
 
-def _variance(a: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n"]:
-    low, high = S_BOUNDS
-    return (low + F.softplus(a.squeeze(-1))).clamp(max=high)
+def _variance(a: Tensor) -> Tensor:
+    """Softplus, clipped; its derivative is that of the softplus everywhere."""
+    s = F.softplus(a)
+    return s + (s.clamp(*S_BOUNDS) - s).detach()

@@ -99,6 +99,7 @@ def _bound(config: Config, phi: Backbone, weight_samples: int) -> Model:
         first_order=options.first_order,
         recompute=options.recompute,
         points=options.inner_points,
+        shuffle=options.inner_shuffle,
     )
     if config.method == "maml":
         return methods.maml(phi, p_y, descent=descent)

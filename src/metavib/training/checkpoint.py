@@ -15,7 +15,8 @@ from metavib.training import build
 from metavib.training.config import Config, from_saved
 from metavib.training.fields import to_dict
 
-FORMAT = "metavib-checkpoint-1"
+FORMAT = "metavib-checkpoint-2"
+BEFORE = "metavib-checkpoint-1"  # the variance s of simplified sites was 0.001 + softplus(a), and is softplus(a) now
 MOMENTS = {"step": False, "exp_avg": True, "exp_avg_sq": True}  # of Adam: whether one has the parameter's shape
 
 
@@ -64,7 +65,9 @@ def load(path: Path) -> Checkpoint:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}: is that folder a run, and has it saved once?")
     tensors, metadata = read_tensors(path)
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") == BEFORE:
+        tensors = _of_today(tensors)
+    elif metadata.get("format") != FORMAT:
         raise ValueError(
             f"{path} is no checkpoint of this version of metavib: expected format {FORMAT!r}, "
             f"got {metadata.get('format')!r}."
@@ -74,6 +77,19 @@ def load(path: Path) -> Checkpoint:
         return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors)
     except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a damaged header: {error}") from error
+
+
+def _of_today(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of an older checkpoint, such that its model predicts as it did.
+
+    Sites with a network of their own for s, full and general ones, come out 0.001 smaller than they were.
+    """
+
+    def shifted(a: Tensor) -> Tensor:
+        s = 1e-3 + torch.nn.functional.softplus(a.double())
+        return (s + torch.log(-torch.expm1(-s))).to(a.dtype)  # the inverse of softplus
+
+    return {name: shifted(t) if name.endswith("sites.s.raw") else t for name, t in tensors.items()}
 
 
 def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model:

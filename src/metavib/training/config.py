@@ -182,6 +182,8 @@ class ModelConfig:
         inner_mean: in gp-maml, take these steps on the bound of a point, F / n; otherwise on F, as the paper does.
         first_order: leave second derivatives out of their gradient.
         inner_points: support points that each of these steps looks at, others every time; 0 means all.
+        inner_shuffle: have these points come in a random order, as the paper does; otherwise they are spread evenly
+            over the support.
         recompute: compute the inside of each inner step again in the backward pass instead of keeping it, which takes
             less memory and more time.
         weight_variance: where the variance s of the weights starts in stochastic MAML.
@@ -219,6 +221,7 @@ class ModelConfig:
     inner_mean: bool = True
     first_order: bool = False
     inner_points: int = 0
+    inner_shuffle: bool = False
     recompute: bool = False
     weight_variance: float = 1e-4
 

@@ -285,6 +285,8 @@ def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
     if tuned is not None:
         lr, inner, beta = tuned
         changes |= {"train.lr": lr, "model.inner_rate": inner, "train.beta": beta}
+        if method == "gp-maml":  # the paper's inner rates are for F, not for F / n
+            changes["model.inner_mean"] = False
     return changes
 
 
@@ -304,10 +306,11 @@ def _gradient(experiment: str, method: str, *, steps: int) -> Changes:
     elif experiment == "omniglot-emnist":
         changes = {"model.inner_steps": 1, "model.inner_rate": 0.1, "train.tasks": 32}
         changes["train.steps"] = steps // 100 * 96  # an epoch of 100 episodes has three steps
-    elif experiment == "augmented-omniglot":  # steps of 20 points, one a class: 20 of them, and 100 at test
-        changes = {"model.inner_steps": 20, "model.inner_points": 20, "test.inner_steps": [100]}
-        if method == "gp-maml":  # best with as many steps at test as in training
-            changes["test.inner_steps"] = []
+    elif experiment == "augmented-omniglot" and method == "gp-maml":  # as many at test, on all points
+        changes = {"model.inner_steps": 5}
+    elif experiment == "augmented-omniglot":  # steps of 20 points at random: 20 of them, and 100 at test
+        changes = {"model.inner_steps": 20, "model.inner_points": 20, "model.inner_shuffle": True}
+        changes["test.inner_steps"] = [100]
     else:
         changes = {"model.inner_steps": 1, "model.inner_rate": 0.1}
     # Without batch-norm MAML diverges within a few steps at the inner rate that was found for Augmented Omniglot.

@@ -139,8 +139,8 @@ PLACES = (
     Place(
         "maml, stochastic-maml and gp-maml",
         lambda c: c.method in GRADIENT,
-        ("model.inner_steps", "model.inner_rate", "model.first_order", "model.inner_points", "model.recompute")
-        + ("test.inner_steps",),
+        ("model.inner_steps", "model.inner_rate", "model.first_order", "model.inner_points")
+        + ("model.inner_shuffle", "model.recompute", "test.inner_steps"),
     ),
     Place("gp-maml", lambda c: c.method == "gp-maml", ("model.inner_mean",)),
     Place(
