@@ -24,6 +24,7 @@ from metavib.objective import Bound, vib
 from metavib.posteriors import Posterior
 from metavib.random import seeded
 from metavib.tasks import Task, select
+from metavib.tasks.inputs import points
 
 DTYPES = [torch.float32, torch.float64]
 BATCHES = [(), (3,), (2, 3)]
@@ -132,7 +133,7 @@ def test_cases_hold_every_kind_of_prior_and_posterior() -> None:
         for n in (2, 9):  # below and above M: dual and primal
             task = cases.tasks(model.likelihood, n=n)
             noise = cases.base_samples(model)
-            posteriors.add(type(model.encode(task.support, task.query, noise).posterior))
+            posteriors.add(type(model.encode(task.support, points(task.query), noise).posterior))
     assert met == cases.PRIORS
     assert posteriors == cases.POSTERIORS
 
