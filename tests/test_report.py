@@ -184,7 +184,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path):
     folder = copied(tmp_path, "table-1/gp-vib")
     with open(folder / "table-1.jsonl", "a") as file:
         file.write('{"rows": []}\n')
-    with pytest.raises(ValueError, match=r"table-1\.jsonl, line 3 is not the record of a run"):
+    with pytest.raises(ValueError, match=r"table-1\.jsonl, line 4 is not the record of a run"):
         report(folder, tmp_path / "out")
 
 
