@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint types check quick benchmark clean
+.PHONY: demo test lint types check docs quick benchmark clean
 
 demo: $(READY)
 	$(BIN)/metavib demo
@@ -20,6 +20,10 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: lint types test
+
+# The documentation, in build/site: a dead link, an example that fails or a name without documentation is an error.
+docs: $(READY)
+	$(BIN)/python -m docs.tools
 
 # Every table and figure of the paper in a tiny version, on built-in data: two minutes.
 STUDIES := table-1 figure-2 table-2 calibration omniglot augmented-omniglot beta shots inner-steps glyphs
@@ -44,4 +48,4 @@ $(READY): requirements.txt pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs build

@@ -68,7 +68,7 @@ class Episodes:
 
     Raises:
         ValueError: if there are fewer than `ways` classes, or a class has fewer than `shots + queries`
-        images.
+            images.
     """
 
     def __init__(

@@ -78,7 +78,9 @@ class Pretraining:
         episodes: validation tasks of each number of shots.
         save_every: epochs between checkpoints.
         seed: of weights, order and augmentation.
-        device, precision, threads: as in `metavib.training.config.Config`.
+        device: where to compute, as in `metavib.training.config.Config`.
+        precision: format of numbers, as there.
+        threads: of PyTorch on a CPU, as there.
     """
 
     tasks: TasksConfig = field(default_factory=TasksConfig)

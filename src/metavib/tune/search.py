@@ -125,7 +125,7 @@ def tune(search: Search, *, jobs: int = 1, quiet: bool = False) -> Result:
 
     Raises:
         metavib.training.stopping.Interrupted: after Ctrl-C or SIGTERM; the trial it was at is tried again by the next
-        worker.
+            worker.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1; got {jobs}.")

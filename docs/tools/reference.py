@@ -1,0 +1,101 @@
+"""Pages that follow from the code: each room of the package, the commands; and which code cites an equation."""
+
+from pathlib import Path
+from typing import Any
+
+import griffe
+import typer
+
+from docs.tools.docstrings import cited, everything
+
+ROOT = "the root"
+
+
+def package(source: Path) -> griffe.Module:
+    """The package as its source tells it; nothing is imported."""
+    found = griffe.load("metavib", search_paths=[str(source)])
+    assert isinstance(found, griffe.Module)
+    return found
+
+
+def rooms(package: griffe.Module) -> dict[str, list[griffe.Module]]:
+    """The modules of each folder of the package, in order; those of its root are a room of their own."""
+    found: dict[str, list[griffe.Module]] = {ROOT: [package]}
+    for name, module in sorted(package.modules.items()):
+        if name == "__main__" or module.is_alias:
+            continue
+        if module.is_init_module:
+            found[name] = [m for m in everything(module) if m.is_module]
+        else:
+            found[ROOT].append(module)
+    return found
+
+
+def room_page(name: str, modules: list[griffe.Module]) -> str:
+    """The reference of one room: its modules one after the other, each with its public names."""
+    title = "metavib" if name == ROOT else f"metavib.{name}"
+    lines = [f"# {title}", ""]
+    for module in modules:
+        options = ["    options:", "      heading_level: 2"]
+        if module.is_init_module:  # its own definitions, not its modules, which come next, nor what it imports
+            own = [n for n, m in module.members.items() if not (m.is_alias or m.is_module or n.startswith("_"))]
+            options += [f"      members: {own or 'false'}"]
+        lines += [f"::: {module.path}", *options, ""]
+    return "\n".join(lines)
+
+
+def computing(package: griffe.Module) -> dict[str, list[str]]:
+    """For each equation of the theory the full names of what cites it in its docstring."""
+    found: dict[str, list[str]] = {}
+    for obj in everything(package):
+        for equation in dict.fromkeys(cited(obj.docstring.value)) if obj.docstring else ():
+            path = public(obj.path)
+            if path not in found.setdefault(equation, []):
+                found[equation].append(path)
+    return found
+
+
+def public(path: str) -> str:
+    """The nearest public object around one that may be private, which the reference does not show."""
+    parts = path.split(".")
+    private = [i for i, part in enumerate(parts) if part.startswith("_")]
+    return ".".join(parts[: private[0]]) if private else path
+
+
+def commands_page() -> str:
+    """Every command of the program with its arguments and options."""
+    from metavib.cli import app
+
+    program = typer.main.get_command(app)
+    lines = [
+        "# Commands",
+        "",
+        "What `metavib --help` and `metavib COMMAND --help` print, on one page. With `--json` the result is printed as",
+        "JSON for programs, and everything else goes to the standard error stream. Exit status: 0 if all is well, 2",
+        "after bad input (with a message that says what was expected), 130 after Ctrl-C.",
+        "",
+        "| command | what it does |",
+        "| --- | --- |",
+    ]
+    commands: dict[str, Any] = program.commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        lines.append(f"| [`metavib {name}`](#metavib-{name}) | {_first(command.help)} |")
+    for name, command in commands.items():
+        context = typer.Context(command, info_name=f"metavib {name}")
+        usage = command.get_usage(context).removeprefix("Usage: ")
+        lines += ["", f"## metavib {name}", "", _text(command.help), "", "```console", f"$ {usage}", "```", ""]
+        lines += ["| argument or option | meaning |", "| --- | --- |"]
+        for parameter in command.params:
+            if not getattr(parameter, "hidden", False):
+                what, help_ = parameter.get_help_record(context)
+                lines.append(f"| `{what}` | {' '.join((help_ or '').split()).replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _first(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _text(text: str | None) -> str:
+    paragraphs = (text or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

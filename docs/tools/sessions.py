@@ -1,0 +1,104 @@
+"""Pages that are run: their Python is executed, and what it prints and draws stands beneath it.
+
+A page is one session in an empty folder. Blocks of the language `python` are executed in order, in one namespace;
+blocks of the language `sh` hold commands of the program, one a line, which are run too. After a block come what it
+printed and the pictures (`.png`) that it left in the folder; the name of a picture is its caption. A block that fails
+ends the build with its traceback.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+
+
+def run(text: str, name: str, pictures: Path) -> str:
+    """The page with what its blocks print and draw.
+
+    Args:
+        text: the page.
+        name: what it is called; its pictures go into a folder of this name beside it.
+        pictures: that folder.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import torch
+
+    torch.set_num_threads(1)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    result, end = [], 0
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        drawn: set[str] = set()
+        for number, block in enumerate(BLOCK.finditer(text), start=1):
+            language, source = block.groups()
+            try:
+                said = _python(source, name, namespace) if language == "python" else _commands(source)
+            except BaseException as error:
+                raise RuntimeError(f"block {number} of {name} failed:\n{source}\n{traceback.format_exc()}") from error
+            result += [text[end : block.end()], _shown(said)]
+            end = block.end()
+            for picture in sorted(set(os.listdir()) - drawn):
+                if picture.endswith(".png"):
+                    drawn.add(picture)
+                    pictures.mkdir(parents=True, exist_ok=True)
+                    (pictures / picture).write_bytes(Path(picture).read_bytes())
+                    result.append(f"\n![{caption(picture)}]({pictures.name}/{picture})\n")
+    return "".join([*result, text[end:]])
+
+
+def caption(picture: str) -> str:
+    """`a-band-that-tightens.png` is called "A band that tightens"."""
+    words = Path(picture).stem.replace("-", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _python(source: str, name: str, namespace: dict[str, Any]) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(source, name, "exec"), namespace)
+    return out.getvalue()
+
+
+def _commands(source: str) -> str:
+    """What the program prints, for each line of a block; a line that ends in a backslash goes on."""
+    from metavib.cli import main
+
+    said = []
+    for line in source.replace("\\\n", " ").splitlines():
+        arguments = shlex.split(line, comments=True)
+        if not arguments:
+            continue
+        if arguments[0] != "metavib":
+            raise ValueError(f"a block of the language sh holds commands of metavib alone; got {line!r}")
+        out, before = io.StringIO(), sys.argv
+        try:
+            sys.argv = arguments
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+                main()
+        except SystemExit as stop:
+            if stop.code:
+                raise RuntimeError(f"{line!r} ended with status {stop.code}") from stop
+        finally:
+            sys.argv = before
+        said.append(out.getvalue())
+    return "".join(said)
+
+
+def _shown(said: str) -> str:
+    said = said.rstrip()
+    return f'\n```text title="Output"\n{said}\n```\n' if said else ""
+
+
+def run_page(page: Path) -> None:
+    """Runs a page of the site where it lies."""
+    text = run(page.read_text(encoding="utf-8"), page.name, page.parent / page.stem)
+    page.write_text(text, encoding="utf-8")

@@ -1,0 +1,187 @@
+"""The documentation: pages, formulas, links between theory and code, and formats that another language could read."""
+
+import json
+import re
+from pathlib import Path
+
+import griffe
+import markdown
+import numpy as np
+import pytest
+import torch
+
+from docs.tools import formulas, pages, reference, sessions
+from docs.tools.docstrings import cited, everything, linked
+from metavib import Learner, encoders, kernels, likelihoods, methods, networks
+
+ROOT = Path(__file__).parents[1]
+THEORY = (ROOT / "THEORY.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def package() -> griffe.Module:
+    return reference.package(ROOT / "src")
+
+
+def html(text: str) -> str:
+    fences = {"custom_fences": [{"name": "math", "class": "math", "format": formulas.fence}]}
+    extensions = ["tables", "pymdownx.superfences", formulas.Formulas()]
+    return markdown.markdown(text, extensions=extensions, extension_configs={"pymdownx.superfences": fences})
+
+
+def test_formulas_become_mathml_and_code_stays_code() -> None:
+    found = html("The mean $\\mu_*$ of `$HOME` costs 5 $ or $6, and $$x^2$$\n\n| $a \\mid b$ |\n| --- |\n| $c_1$ |")
+    assert found.count("<math") == 4 and "<code>$HOME</code>" in found and "5 $ or $6" in found
+
+
+def test_an_equation_has_its_number() -> None:
+    found = html("```math\nx = y \\tag{22a}\n```\n")
+    assert '<a class="number" href="#eq-22a">(22a)</a>' in found and "tag" not in found
+
+
+def test_a_formula_that_cannot_be_converted_stops_the_build() -> None:
+    with pytest.raises(ValueError, match="cannot be converted"):
+        html("$\\frac{1}$")
+
+
+def test_every_formula_of_the_theory_converts() -> None:
+    found = html(THEORY)
+    assert found.count('class="equation"') == THEORY.count("```math") + THEORY.count("$$") // 2
+    assert "\\mathrm" not in re.sub("<code>.*?</code>", "", found)
+
+
+def test_every_equation_is_cited_by_the_code_and_every_citation_is_an_equation(package) -> None:
+    numbers = re.findall(r"\\tag\{(\w+)\}", THEORY)
+    assert len(set(numbers)) == len(numbers) > 30
+    assert set(reference.computing(package)) == set(numbers)
+    sections = set(re.findall(r"^## (\d+)\. ", THEORY, re.MULTILINE))
+    texts = [obj.docstring.value for obj in everything(package) if obj.docstring]
+    assert {n for text in texts for n in re.findall(r"THEORY\.md, sections? (\d+)", text)} <= sections
+
+
+def test_ranges_of_equations_are_counted_out() -> None:
+    assert cited("see eqs. 22g to 22i, eq. 4 and (eq. 20a)") == ["22g", "22h", "22i", "4", "20a"]
+
+
+def test_citations_and_names_become_links(package) -> None:
+    assert linked("by (eq. 9)", package) == "by ([eq. 9][eq-9])"
+    assert linked("see `metavib.kernels.Linear`", package) == "see [`metavib.kernels.Linear`][metavib.kernels.Linear]"
+    there = "metavib.networks.backbone.MLP"  # where it is defined, whatever name it is reached by
+    assert linked("`metavib.networks.MLP`", package) == f"[`metavib.networks.MLP`][{there}]"
+    assert linked("`metavib.nothing.Here`", package) == "`metavib.nothing.Here`"
+
+
+def test_the_theory_on_the_site_links_its_equations_and_the_code(package) -> None:
+    found = pages.theory(THEORY, reference.computing(package))
+    assert "\n[](){#eq-9}\n" in found and "[(9)](#eq-9)" in found
+    assert "[`Dual.kl`][metavib.posteriors.functions.Dual.kl]" in found
+    assert "[](){#section-4}\n\n## 4. GP-VIB" in found and "[section 8](#section-8)" in found
+    assert found.count("```math") == THEORY.count("```math")
+
+
+def test_links_move_with_their_pages() -> None:
+    assert pages.moved("[a](../THEORY.md#x) ![b](figures/b.png) [c](https://x.y)", "docs/speed.md") == (
+        "[a](theory.md#x) ![b](figures/b.png) [c](https://x.y)"
+    )
+    assert pages.moved("[a](docs/config.md)", "CHANGELOG.md") == "[a](config.md)"
+    assert pages.moved("[a](../../RESULTS.md)", "docs/tutorials/x.md") == "[a](../results.md)"
+    assert pages.moved("`[a](../b.md)`", "docs/speed.md") == "`[a](../b.md)`"
+
+
+def test_every_module_has_a_page_in_the_navigation(package) -> None:
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    rooms = reference.rooms(package)
+    shown = {module.path for modules in rooms.values() for module in modules}
+    source = ROOT / "src"
+    names = {".".join(f.relative_to(source).with_suffix("").parts) for f in source.rglob("*.py")}
+    assert {name.removesuffix(".__init__") for name in names} - {"metavib.__main__"} == shown
+    for room in rooms:
+        name = "metavib" if room == reference.ROOT else f"metavib.{room}"
+        assert f"reference/{name}.md" in config, f"{name} is missing from the navigation in mkdocs.yml"
+
+
+def test_every_public_name_is_documented(package) -> None:
+    def public(obj: griffe.Object) -> bool:
+        return not any(part.startswith("_") for part in obj.path.split("."))
+
+    wanted = [obj for obj in everything(package) if public(obj) and not obj.is_attribute]
+    assert len(wanted) > 700
+    protocols = {"metavib.objective.Encodes", "metavib.objective.Objective"}  # their members are told by the class
+    bare = [obj.path for obj in wanted if not obj.docstring and obj.parent.path not in protocols]
+    assert bare == []
+
+
+def test_every_command_and_option_is_on_its_page() -> None:
+    found = reference.commands_page()
+    assert "## metavib adapt" in found and "| `--resume RUN` | Go on with the run in this folder" in found
+    assert not re.search(r"\| *\|$", found, re.MULTILINE), "an option without a help text"
+
+
+def test_a_page_shows_what_its_blocks_print_and_draw(tmp_path) -> None:
+    draw = "import matplotlib.pyplot as plt\nplt.figure()\nplt.savefig('a-flat-line.png')\nplt.close()\n"
+    text = f"Hello\n\n```python\nx = 2\nprint(x)\n```\n\n```python\n{draw}print(x + 1)\n```\nend\n"
+    found = sessions.run(text, "page.md", tmp_path / "page")
+    assert found.index("\n2\n") < found.index("\n3\n") < found.index("![A flat line](page/a-flat-line.png)")
+    assert (tmp_path / "page" / "a-flat-line.png").read_bytes().startswith(b"\x89PNG")
+    assert found.startswith("Hello\n") and found.endswith("end\n")
+
+
+def test_a_page_that_fails_says_where(tmp_path) -> None:
+    with pytest.raises(RuntimeError, match="block 2 of page.md failed"):
+        sessions.run("```python\nx = 1\n```\n\n```python\nx / 0\n```\n", "page.md", tmp_path)
+
+
+def test_commands_in_a_page_are_run(tmp_path) -> None:
+    found = sessions.run("```sh\nmetavib config train.beta\n```\n", "page.md", tmp_path)
+    assert "Weight of the KL" in found
+    with pytest.raises(RuntimeError, match="no-such-field"):
+        sessions.run("```sh\nmetavib config no-such-field\n```\n", "page.md", tmp_path)
+
+
+def safetensors(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """As docs/formats.md describes it, with nothing but NumPy and JSON."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    metadata, kinds = header.pop("__metadata__"), {"F64": "<f8", "F32": "<f4", "I64": "<i8"}
+    arrays = {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        data = content[8 + length + start : 8 + length + end]
+        arrays[name] = np.frombuffer(data, kinds[entry["dtype"]]).reshape(entry["shape"])
+    return arrays, metadata
+
+
+def test_a_task_file_can_be_read_and_predicted_from_without_this_library() -> None:
+    """By the formulas on the page of file formats: the mean and variance of the function follow from A and b."""
+    torch.manual_seed(0)
+    parts = encoders.ExactSites(), likelihoods.Gaussian(noise=0.1)
+    learner = Learner(methods.gp_vib(networks.MLP(3, ()), kernels.Linear(scale=3.0), *parts))
+    x, y = torch.randn(20, 3), torch.randn(20)
+    task, new = learner.adapt((x, y)), torch.randn(4, 3)
+    arrays, metadata = safetensors(task.to_bytes(form="memory"))
+    assert metadata["format"] == "metavib-task-2" and json.loads(metadata["batches"]) == [None]
+    A = np.zeros((3, 3))
+    A[np.tril_indices(3)] = arrays["A"][0]
+    A = A + np.tril(A, -1).T
+    z = new.numpy().astype(float)  # the features are the inputs, and scale / M is one
+    mean = z @ np.linalg.solve(A + np.eye(3), arrays["b"])[:, 0]
+    variance = np.sum(z * np.linalg.solve(A + np.eye(3), z.T).T, axis=1)
+    found = task.predict(new)
+    np.testing.assert_allclose(found.mean.detach(), mean, rtol=1e-5)
+    np.testing.assert_allclose(found.variance.detach(), variance + 0.1, rtol=1e-5)
+    assert arrays["n"].tolist() == [20] and arrays["counts"].size == 0
+
+
+def test_classes_in_a_task_file_follow_the_page_of_file_formats() -> None:
+    torch.manual_seed(0)
+    parts = encoders.SimplifiedSites(m=2.0), likelihoods.Softmax(3)
+    learner = Learner(methods.gp_vib(networks.MLP(2, ()), kernels.Linear(scale=2.0), *parts))
+    x, labels = torch.randn(12, 2), ["a", "b", "c"] * 4
+    task, new = learner.adapt((x, labels)), torch.randn(5, 2)
+    arrays, metadata = safetensors(task.to_bytes(form="memory"))
+    assert json.loads(metadata["classes"]) == [["a", "b", "c"]] and arrays["counts"].tolist() == [4, 4, 4]
+    a, d, e = arrays["A"][0]
+    A, g = np.array([[a, d], [d, e]]), arrays["b"]
+    b = 2 * g - g.sum(1, keepdims=True)
+    mean = new.numpy().astype(float) @ np.linalg.solve(A + np.eye(2), b)
+    assert [task.predict(new).labels[i] for i in range(5)] == ["abc"[k] for k in mean.argmax(1)]
