@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 FROM_ROOT = ("THEORY.md", "RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md")
-FOLDERS = ("docs", "benchmarks/results")
+FOLDERS = ("docs", "benchmarks/results", "reproduction")
 KINDS = {".md", ".png", ".svg", ".css"}
 
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s#]+)(#[^)\s]*)?(\))")

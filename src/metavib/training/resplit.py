@@ -1,4 +1,4 @@
-"""The bound averaged over several splits of a task: more of it from the same features.
+"""The bound averaged over several splits of a task (eq. 30): more of it from the same features.
 
 Which images of a task are its support is a matter of chance, and the chance is drawn after the network: features of a
 point depend on the task's points, not on their roles. So one pass through the network serves several splits into
