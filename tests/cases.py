@@ -25,7 +25,7 @@ from metavib.encoders import (
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
 from metavib.model import Model
 from metavib.networks import MLP
-from metavib.posteriors import DiagonalNormal, Dirac, Dual, Primal
+from metavib.posteriors import DiagonalNormal, Dirac, Dual, EachPoint, Primal
 from metavib.priors import FunctionPrior, WeightPrior
 from metavib.tasks import Examples, Task, examples, task
 from metavib.tasks.inputs import Inputs
@@ -128,6 +128,11 @@ def _models() -> list[Case]:
         ]
     found += [
         case(
+            GPEncoder,
+            lambda: gp_vib(backbone(), kernels.BNCosine(FEATURES, norm="union"), SimplifiedSites(), gaussian()),
+            "gp-vib union",
+        ),
+        case(
             GaussianGradientEncoder,
             lambda: stochastic_maml(
                 backbone(), gaussian(), descent=descent(), variance=0.02, separate_prior=0.1, samples=SAMPLES
@@ -153,7 +158,7 @@ def _models() -> list[Case]:
 MODELS = _models()
 ENCODERS = {m.cls for m in MODELS}
 PRIORS = {FunctionPrior, WeightPrior}
-POSTERIORS = {Dual, Primal, Dirac, DiagonalNormal}
+POSTERIORS = {Dual, Primal, EachPoint, Dirac, DiagonalNormal}
 
 
 def build(model: Case, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Model:

@@ -294,5 +294,5 @@ def test_one_value_a_channel_or_no_point_at_all_is_finite(encoding: str) -> None
 
 
 def test_an_unknown_encoding_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="running, transductive, support\\+point; got 'batch'"):
+    with pytest.raises(ValueError, match="running, transductive, support\\+point, union; got 'batch'"):
         TaskNorm(3, encoding="batch")

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from metavib.kernels import Kernel
 from metavib.networks import Backbone
 from metavib.networks.layers import Linear
-from metavib.networks.norm import TaskNorm
+from metavib.networks.norm import UNION, TaskNorm
 from metavib.networks.weights import Network, Variances, Weights
-from metavib.tasks.inputs import Inputs, Points, join
+from metavib.tasks.inputs import Inputs, Points, join, join_each
 from metavib.tasks.task import Examples
 
 
@@ -25,13 +25,25 @@ class FunctionPrior(nn.Module):
         self.kernel = kernel
 
     def features(self, support: Examples, query: Points, weights: Weights | None = None) -> tuple[Tensor, Tensor]:
-        r"""$\phi$ of the support and of the query, in one pass over all points of each task.
+        r"""$\phi$ of the support `(..., n, m)` and of the query `(..., v, m)`, in one pass over all points of a task.
 
-        `weights` stand in for $\theta$ where given, a set a task.
+        Where the support's features depend on the query point (`each_point`), `(v, ..., n, m)` and `(v, ..., 1, m)`.
+
+        Args:
+            support: of each task.
+            query: of each task.
+            weights: stand in for $\theta$ where given, a set for each task.
         """
-        inputs = join(support, query)
+        inputs = (join_each if self.each_point else join)(support, query)
         phi = self.kernel.prepare(self.network(inputs, weights), inputs)
+        if self.each_point:
+            phi = phi.unflatten(-2, (inputs.sets, -1)).movedim(-3, 0)
         return phi[..., : inputs.n, :], phi[..., inputs.n :, :]
+
+    @property
+    def each_point(self) -> bool:
+        """Whether the support has features of its own for each query point: `features` then lead with these."""
+        return joins_each(self)
 
     def features_of(self, points: Points, weights: Weights | None = None) -> Tensor:
         r"""$\phi$ of some points by themselves; what `features` has for them where nothing is `mixing`."""
@@ -65,11 +77,19 @@ class WeightPrior(nn.Module):
     def inputs(self, support: Examples, query: Points) -> Inputs:
         """What the network must be shown to predict the query: the support too, unless it treats points one by one."""
         headed: Headed = self.network.body  # type: ignore[assignment]
-        return Inputs(query.x, query.mask, 0) if headed.backbone.pointwise else join(support, query)
+        if headed.backbone.pointwise:
+            return Inputs(query.x, query.mask, 0)
+        return (join_each if joins_each(self) else join)(support, query)
 
     def decode(self, psi: Weights, inputs: Inputs) -> Tensor:
         r"""$f(x; \psi)$ at the query points, `(..., v, c)`."""
-        return self.network(inputs, psi)[..., inputs.n :, :]
+        f = self.network(inputs, psi).unflatten(-2, (inputs.sets, -1))
+        return f[..., inputs.n :, :].flatten(-3, -2)
+
+
+def joins_each(prior: nn.Module) -> bool:
+    """Whether batch-norm takes each query point together with the support, and no other query point."""
+    return any(isinstance(part, TaskNorm) and part.encoding == UNION for part in prior.modules())
 
 
 class Headed(nn.Module):

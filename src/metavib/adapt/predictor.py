@@ -278,8 +278,8 @@ class Memorised(Predictor):
 class Conditioned(Predictor):
     """A predictor that keeps its support and encodes it, with the query, at each prediction: it grows with its points.
 
-    Under batch-norm `support+point` a prediction depends on its own point and the support alone; under `transductive`
-    on all points asked for together, as the encoding says.
+    Under batch-norm `support+point` or `union` a prediction depends on its own point and the support alone; under
+    `transductive` on all points asked for together, as the encoding says.
 
     Args:
         trained: the model.

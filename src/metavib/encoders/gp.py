@@ -9,7 +9,7 @@ from metavib.encoders.sites import FullSites, SimplifiedSites, SiteEncoder
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, Softmax
 from metavib.networks.weights import Weights
-from metavib.posteriors.functions import Dual, Primal, posterior
+from metavib.posteriors.functions import Dual, EachPoint, Primal, posterior
 from metavib.posteriors.memory import Memory, Sites, memorise
 from metavib.posteriors.posterior import Encoding
 from metavib.priors import FunctionPrior
@@ -48,7 +48,10 @@ class GPEncoder(Encoder):
             phi_v = prior.features_of(query, weights)
             return Encoding(Primal(prior.kernel, memory, dtype=phi_v.dtype), phi_v)
         phi_t, phi_v = prior.features(support, query, weights)
-        return Encoding(self.condition(phi_t, support.y, support.mask, prior, likelihood), phi_v)
+        if not prior.each_point:
+            return Encoding(self.condition(phi_t, support.y, support.mask, prior, likelihood), phi_v)
+        y, mask = (t.expand(phi_t.shape[:-1]) for t in (support.y, support.mask))
+        return Encoding(EachPoint(self.condition(phi_t, y, mask, prior, likelihood), query.mask), phi_v)
 
     def condition(
         self,

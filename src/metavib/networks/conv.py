@@ -12,11 +12,11 @@ from metavib.fast import windows
 from metavib.fast.activations import max_pool, rectify
 from metavib.networks.backbone import Backbone
 from metavib.networks.layers import Conv2d
-from metavib.networks.norm import ENCODINGS, Moments, TaskNorm
+from metavib.networks.norm import ENCODINGS, UNION, Moments, TaskNorm
 from metavib.tasks.inputs import Inputs
 
 LAYERS = 4  # of Conv4
-NORMS = ("none", *ENCODINGS)
+NORMS = ("none", *ENCODINGS, UNION)
 """What may follow a convolution: nothing, or batch-norm in one of its encodings."""
 
 

@@ -1,6 +1,7 @@
 """q(Z | D_t): what is known of a task after its support set."""
 
 from metavib.posteriors.functions import Dual as Dual
+from metavib.posteriors.functions import EachPoint as EachPoint
 from metavib.posteriors.functions import Primal as Primal
 from metavib.posteriors.functions import posterior as posterior
 from metavib.posteriors.memory import Memory as Memory

@@ -141,6 +141,39 @@ class Primal(Posterior):
         return Primal(self.kernel, self.memory - other, dtype=self.dtype)
 
 
+class EachPoint(Posterior):
+    """A posterior for each query point, under features that were made for that point.
+
+    Args:
+        each: of all query points, the first batch dimension being theirs.
+        mask: which of these are real, `(..., v)`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import Linear
+        >>> from metavib.posteriors import EachPoint, Sites, posterior
+        >>> phi = torch.tensor([[[1.0]], [[2.0]]])  # one support point, whose feature differs for two query points
+        >>> sites = Sites(torch.ones(2, 1, 1), torch.ones(2, 1))
+        >>> each = posterior(Linear(), phi, torch.ones(2, 1, dtype=torch.bool), sites)
+        >>> q = EachPoint(each, torch.ones(2, dtype=torch.bool))
+        >>> q.marginals(phi).mean.flatten().tolist()
+        [0.5, 0.8...]
+    """
+
+    def __init__(self, each: Dual | Primal, mask: Bool[Tensor, "*b v"]) -> None:
+        self.each, self.mask = each, mask
+
+    def marginals(self, x: Float[Tensor, "v *b 1 m"], noise: Noise = None) -> Normal:
+        """q(f) at each point under its own posterior, `(..., v, c)`."""
+        mean, var = self.each.marginals(x, noise)
+        return Normal(mean.squeeze(-2).movedim(0, -2), var.squeeze(-2).movedim(0, -2))
+
+    def kl(self) -> Tensor:
+        """The mean over the real query points: each of them is a part of the bound, and has a KL of its own."""
+        kl = self.each.kl().movedim(0, -1)
+        return torch.where(self.mask, kl, 0.0).sum(-1) / self.mask.sum(-1).clamp(min=1)
+
+
 def posterior(kernel: Kernel, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> Dual | Primal:
     """The posterior in its cheaper form: primal where an explicit kernel has fewer features than there are points."""
     z = kernel.embed(phi)

@@ -158,7 +158,8 @@ class ModelConfig:
         width: channels of every layer of conv4 and strided-conv4.
         extra: further convolutions after each layer of conv4 and strided-conv4.
         poolings: how many of conv4's four layers are pooled, from the first.
-        norm: the batch-norm encoding: running, transductive or support+point; none for no batch-norm.
+        norm: the batch-norm encoding: running, transductive, support+point or union; none for no batch-norm. Union is
+            the paper's non-transductive one: it sends the support through the network once for each query point.
         classes: number of training classes, all of which feature-transfer and baseline++ learn to tell apart.
         context: use full-context embeddings in matching-net.
         head_epochs: passes over the support in which feature-transfer and baseline++ fit a new head at test.
@@ -381,6 +382,8 @@ class Config:
             raise ValueError(f"seed and test.seed must be 0 or above; got {self.seed} and {self.test.seed}.")
         if self.test.tasks < 2:
             raise ValueError(f"test.tasks must be at least 2, for an interval; got {self.test.tasks}.")
+        if self.model.norm == "union" and self.method not in BOUND:
+            raise ValueError(f"model.norm = union is for {', '.join(BOUND)}; got {self.method}. Take support+point.")
         self._check_test()
         from metavib.objective import check_beta  # PyTorch comes with it, which reading this module does not need
 
@@ -394,7 +397,7 @@ class Config:
     def _check_splits(self) -> None:
         """A task can be split anew only where its points may trade places, after the network."""
         tasks = self.tasks
-        if self.method != "gp-vib" or self.model.norm == "support+point" or tasks.min_shots is not None:
+        if self.method != "gp-vib" or self.model.norm in ("support+point", "union") or tasks.min_shots is not None:
             raise ValueError(
                 "train.splits above 1 is for gp-vib, on tasks that all have the same shots, with a batch-norm that "
                 f"does not tell support from query; got method = {self.method}, model.norm = {self.model.norm} and "
