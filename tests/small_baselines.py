@@ -15,7 +15,9 @@ from metavib.baselines import (
     evidence,
     feature_transfer,
     fine_tuned,
+    logistic_regression,
     matching_net,
+    nearest_centroids,
     proto_net,
     relation_net,
 )
@@ -42,6 +44,8 @@ def _feature_transfer() -> Model:
 
 METRIC: dict[str, Callable[[], Model]] = {
     "proto_net": lambda: proto_net(mlp(), WAYS),
+    "nearest_centroids": lambda: nearest_centroids(mlp(), WAYS),
+    "logistic_regression": lambda: logistic_regression(mlp(), WAYS),
     "matching_net": lambda: matching_net(mlp(), WAYS),
     "matching_net, full context": lambda: matching_net(mlp(), WAYS, context=FullContext(6), scale=10.0),
     "matching_net, two steps": lambda: matching_net(mlp(), WAYS, context=FullContext(6, steps=2), scale=10.0),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from metavib.baselines import AllWay, RelationScores, baseline_pp, feature_transfer, fine_tuned, proto_net, relation_net
@@ -52,6 +53,46 @@ def test_proto_net_equals_loops(seed: int) -> None:
             f.append(-np.sum((x - c) ** 2))
         p.append(softmax(np.array(f)))
     agrees(model, task, np.array(p))
+
+
+# Nearest centroids and logistic regression ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nearest_centroids_equal_loops(seed: int) -> None:
+    model, task = build("nearest_centroids"), make_task(seed)
+    phi_t, phi_v = features(model, task)
+    y, gamma = task.support.y.numpy(), model.encoder.log_gamma.exp().item()
+    p = []
+    for x in phi_v:
+        f = []
+        for n in range(WAYS):
+            c = np.mean([phi_t[j] / np.linalg.norm(phi_t[j]) for j in range(len(y)) if y[j] == n], 0)
+            f.append(gamma * (x @ c) / np.linalg.norm(x) / np.linalg.norm(c))
+        p.append(softmax(np.array(f)))
+    agrees(model, task, np.array(p))
+
+
+@pytest.mark.parametrize("strength", [1e-2, 1.0, 30.0, 1e3])
+@pytest.mark.parametrize("seed", range(2))
+def test_logistic_regression_is_that_of_scikit_learn(seed: int, strength: float) -> None:
+    model, task = build("logistic_regression"), make_task(seed, n=9)
+    with torch.no_grad():
+        model.encoder.log_strength.fill_(np.log(strength))
+    u_t, u_v = (phi / np.linalg.norm(phi, axis=-1, keepdims=True) for phi in features(model, task))
+    theirs = LogisticRegression(C=strength, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    theirs.fit(u_t, task.support.y.numpy())
+    np.testing.assert_allclose(probabilities(model, task).detach(), theirs.predict_proba(u_v), atol=2e-5)
+
+
+def test_the_derivative_of_logistic_regression_is_that_of_its_solution() -> None:
+    """Although one step of many is differentiated: compared with solutions for a slightly other penalty."""
+    model, task = build("logistic_regression"), make_task(1)
+    strength = model.encoder.log_strength
+    objective(model, task).backward()
+    with torch.no_grad():
+        values = [objective(model, task).item() for step in (-1e-5, 2e-5) if strength.add_(step) is strength]
+    assert strength.grad.item() == pytest.approx((values[1] - values[0]) / 2e-5, rel=1e-6)
 
 
 # MatchingNet --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ Each file holds a method whole: its posterior, its encoder, and a constructor th
 | RelationNet      | mean maps              | Dirac                           | vib, beta = 0            |
 | Feature Transfer | weights of a head      | Dirac, learned; then fitted     | vib, beta = 0, `AllWay`  |
 | Baseline++       | the same, cosine       | Dirac, learned; then fitted     | vib, beta = 0, `AllWay`  |
+| nearest centroids | directions of means   | Dirac                           | vib, beta = 0            |
+| logistic regression | weights of a head   | Dirac at the fitted weights     | vib, beta = 0            |
 | DKT              | a function a class     | GP posterior                    | evidence                 |
 """
 
@@ -18,6 +20,8 @@ from metavib.baselines.dkt import dkt_bn_cosine as dkt_bn_cosine
 from metavib.baselines.dkt import dkt_cosine as dkt_cosine
 from metavib.baselines.dkt import dkt_linear as dkt_linear
 from metavib.baselines.dkt import evidence as evidence
+from metavib.baselines.logistic import logistic_regression as logistic_regression
+from metavib.baselines.logistic import nearest_centroids as nearest_centroids
 from metavib.baselines.matching import FullContext as FullContext
 from metavib.baselines.matching import NoContext as NoContext
 from metavib.baselines.matching import matching_net as matching_net
