@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from metavib.show import plots
-from metavib.show.plots import COLOURS, MEAN, STYLE
+from metavib.show.plots import COLOURS, INK, MEAN, STYLE
 from metavib.training import checkpoint
 from metavib.training.run_folder import LAST
 from reproduction import curves
@@ -110,6 +110,38 @@ def comparison(records: Records) -> Figure:
         for ax in figure.axes[len(panels) :]:
             ax.axis("off")
         figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def on_features(records: Records) -> Figure:
+    """Accuracy, NLL and ECE of every method: a row of panels for each file of features, a mark for each shots."""
+    groups = by_experiment(records)
+    shown = (("accuracy", "accuracy %", 100.0), ("nll", "NLL", 1.0), ("ece", "ECE %", 100.0))
+    with matplotlib.rc_context(STYLE):
+        height = sum(0.6 + 0.22 * len(by_line(group)) for group in groups.values())
+        figure = Figure(figsize=(9.5, 0.8 + height))
+        ratios = [2 + len(by_line(group)) for group in groups.values()]
+        axes = figure.subplots(len(groups), len(shown), squeeze=False, sharey="row", height_ratios=ratios)
+        for row, (name, group) in zip(axes, groups.items(), strict=True):
+            lines = by_line(group)
+            for ax, (score, label, scale) in zip(row, shown, strict=True):
+                for i, k in enumerate(sorted({shots(record) for record in group.values()})):
+                    for j, found in enumerate(lines.values()):
+                        for record in (record for record in found if shots(record) == k):
+                            value = record["evaluation"]["rows"][0]["metrics"][score]
+                            mean, half = (value, 0.0) if score == "ece" else (value["mean"], value["episode_ci95"])
+                            style: Any = {"fmt": "os"[i % 2], "ms": 4, "lw": 1, "color": COLOURS[i]}
+                            ax.errorbar(scale * mean, j, xerr=scale * half, **style, label=f"{k}-shot")
+                ax.set_xlabel(label)
+                ax.grid(axis="y", lw=0.3, alpha=0.6)
+                ax.set_yticks(range(len(lines)), [title(*line) for line in lines], fontsize=8)
+                ax.set_ylim(len(lines) - 0.5, -0.5)
+                if score == "ece":
+                    ax.set_xlim(left=0)
+                    ax.axvline(2, color=INK, lw=0.8, ls="--")
+            row[0].set_title(EXPERIMENTS.get(name, name), loc="left", fontsize=9)
+        marks = {text: mark for ax in figure.axes for mark, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(marks.values(), marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=8)
     return figure
 
 

@@ -181,6 +181,48 @@ def augmented_omniglot(seeds: int | None) -> Runs:
     return seeded({run.cell: run for run in cells}, lambda run: seeds or 1)
 
 
+# Features of a pretrained network
+
+# The files of features, below the folder of the datasets, and their SHA-256: what is on record was made from these.
+_MINI_IMAGENET = "resnet12-mini-imagenet.npz", "cb829df8dac59a34bc4af59266a65ec614614fa5ec5193f27c5229b735e2725e"
+FEATURES = {
+    "cub": (("resnet12-cub.npz", "dd3d25ff7d097222fd097421699e06b8fa66af4577b57a8a05d479c8d25caddd"),),
+    "mini-imagenet": (_MINI_IMAGENET,),
+    "mini-imagenet-cub": (
+        _MINI_IMAGENET,
+        ("resnet12-mini-imagenet-cub.npz", "6f99710b0365dced03e83178f07313387c7d11a98c375bf925dcd79578460bf2"),
+    ),
+}
+ON_FEATURES = ("gp-vib-cosine", "nearest-centroids", "dkt-cosine", "proto-net", "logistic-regression", "gp-vib-linear")
+
+
+def embeddings(seeds: int | None) -> Runs:
+    """Methods with a handful of numbers to learn, then with the MLP and the dropout of the longer version."""
+    cells: Runs = {}
+    for column, shots, row in product(FEATURES, (1, 5), ON_FEATURES):
+        run = on_features(column, row, shots)
+        cells[f"{column}/{run.cell}"] = run
+    with_mlp = ("gp-vib-cosine", "gp-vib-linear", "proto-net", "maml")
+    for column, shots, row in product(("mini-imagenet", "cub", "mini-imagenet-cub"), (1, 5), with_mlp):
+        method, kernel, _ = ROWS[row]
+        config = recipes.recipe("embeddings", method, shots=shots, kernel=kernel)
+        run = Run(_reading(config, column), "mlp").changed("", {"test.tasks": 1_000})
+        cells[f"{column}/{run.cell}"] = run
+    return cells
+
+
+def on_features(column: str, row: str, shots: int) -> Run:
+    """A method on features, with our recipe."""
+    method, kernel, _ = ROWS[row]
+    return Run(_reading(recipes.improved("embeddings", method, shots=shots, kernel=kernel), column))
+
+
+def _reading(config: Config, column: str) -> Config:
+    """The config with the files of a column."""
+    names, digests = zip(*FEATURES[column], strict=True)
+    return override(config, {"tasks.features": names, "tasks.digests": digests, "tasks.inputs": 640})
+
+
 # What a number does as a setting changes
 
 
@@ -359,6 +401,28 @@ _ALL = (
         ),
         quick="maml-shorter-1-seed0,gp-maml-linear-shorter-1-seed0",
         seeded=True,
+    ),
+    Study(
+        name="embeddings",
+        title="Features of a pretrained ResNet-12",
+        about="""
+        ResNet-12, trained once on an H200 to tell the training classes apart (`metavib pretrain`), gives every picture
+        640 numbers (`metavib embed`); everything here is trained and tested on these, on a CPU. Each method has what
+        takes features to a common place and scale (`metavib.networks.embedded`) and one to three numbers of its own,
+        learned from tasks of the validation classes: the network knows its training classes by heart. 'mlp': the
+        longer version's MLP with dropout, learned from tasks of the training classes. The temperature is fitted on
+        validation. Accuracy ± is the 95% interval over test tasks.
+        """,
+        runs=embeddings,
+        tables=partial(tables.quality, scores=("accuracy", "nll", "ece")),
+        drawings=(
+            Drawing(
+                "embeddings.png",
+                "Accuracy, NLL and ECE on features of ResNet-12; bars are 95% intervals over test tasks",
+                figures.on_features,
+            ),
+        ),
+        quick="cub/gp-vib-cosine-1,cub/nearest-centroids-1",
     ),
     Study(
         name="glyphs",

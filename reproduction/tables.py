@@ -8,6 +8,7 @@ a cell. The name of a run decides nothing.
 import re
 from collections.abc import Iterable, Sequence
 from itertools import product
+from pathlib import PurePath
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ ROWS = {
     "dkt-linear": Method("dkt", "linear", "DKT linear"),
     "dkt-cosine": Method("dkt", "cosine", "DKT cosine"),
     "dkt-bn-cosine": Method("dkt", "bn-cosine", "DKT BN-cosine"),
+    "nearest-centroids": Method("nearest-centroids", "linear", "nearest centroids"),
+    "logistic-regression": Method("logistic-regression", "linear", "logistic regression"),
     "gp-vib": Method("gp-vib", "linear", "GP-VIB"),
     "gp-vib-linear": Method("gp-vib", "linear", "GP-VIB linear"),
     "gp-vib-cosine": Method("gp-vib", "cosine", "GP-VIB cosine"),
@@ -55,6 +58,9 @@ EXPERIMENTS = {
     "mini-imagenet-cub": "mini-ImageNet → CUB",
     "omniglot": "Omniglot",
     "augmented-omniglot": "Augmented Omniglot",
+    "resnet12-cub": "CUB, features of ResNet-12",
+    "resnet12-mini-imagenet": "mini-ImageNet, features of ResNet-12",
+    "resnet12-mini-imagenet-cub": "mini-ImageNet → CUB, features of ResNet-12",
 }
 Line = tuple[str, str]  # a row of the paper's table, and which variant of it
 
@@ -111,8 +117,9 @@ class Grid(NamedTuple):
 
 
 def experiment(record: Record) -> str:
-    """The experiment of a record."""
-    return record["config"]["tasks"]["name"]
+    """The experiment of a record; on embeddings the file whose classes are tested, without its ending."""
+    tasks = record["config"]["tasks"]
+    return PurePath(tasks["features"][-1]).stem if tasks.get("features") else tasks["name"]
 
 
 def row(record: Record) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from metavib.data.embeddings import read_embeddings, write_embeddings
+from metavib.data.embeddings import read_embeddings, read_several, read_vectors, write_embeddings
 from metavib.data.labelled import Labelled, Splits
 
 
@@ -85,3 +85,34 @@ def test_what_cannot_be_written_is_refused_and_leaves_no_file(tmp_path):
         with pytest.raises(ValueError, match=message):
             write_embeddings(tmp_path / "f.npz", wrong)
     assert not list(tmp_path.iterdir())
+
+
+def test_of_two_files_all_classes_of_the_first_train_and_the_second_validates_and_tests(tmp_path):
+    first, other = parts(), parts(seed=1)
+    second = Splits(*(part._replace(names=tuple(f"other {name}" for name in part.names)) for part in other))
+    write_embeddings(tmp_path / "first.npz", first)
+    write_embeddings(tmp_path / "second.npz", second)
+    found = read_several([tmp_path / "first.npz", tmp_path / "second.npz"])
+    assert found.train.names == (*first.train.names, *first.validation.names, *first.test.names)
+    assert found.validation.names == second.validation.names and found.test.names == second.test.names
+    for part in first:  # each picture is still of its class
+        for label, name in enumerate(part.names):
+            mine = found.train.images[found.train.labels == found.train.names.index(name)]
+            torch.testing.assert_close(mine, part.images[part.labels == label].half().float())
+
+
+def test_files_that_do_not_go_together_are_refused(tmp_path):
+    write_embeddings(tmp_path / "a.npz", parts())
+    write_embeddings(tmp_path / "b.npz", parts(width=4))
+    with pytest.raises(ValueError, match="3 features and .*b.npz has 4: make them with one network"):
+        read_several([tmp_path / "a.npz", tmp_path / "b.npz"])
+    with pytest.raises(ValueError, match="no class in common"):
+        read_several([tmp_path / "a.npz", tmp_path / "a.npz"])
+    with pytest.raises(ValueError, match="in one file, or in two.*got 0 files"):
+        read_several([])
+
+
+def test_vectors_of_a_task_need_no_splits(tmp_path):
+    np.savez(tmp_path / "f.npz", **{name: array for name, array in GOOD.items() if name != "splits"})
+    found = read_vectors(tmp_path / "f.npz")
+    assert found.names == ("a", "b", "c") and found.labels.tolist() == [0, 1, 2, 0, 1, 2]

@@ -8,14 +8,23 @@ import torch
 from metavib.objective import Bound
 from metavib.random import seeded
 from metavib.training import build, recipes
-from metavib.training.config import BOUND, CLASSIFICATION, EXPERIMENTS, METHODS, REGRESSION, TRANSFER, Config
+from metavib.training.config import (
+    BOUND,
+    CLASSIFICATION,
+    EMBEDDINGS,
+    EXPERIMENTS,
+    METHODS,
+    REGRESSION,
+    TRANSFER,
+    Config,
+)
 from metavib.training.fields import from_dict, to_dict
 from metavib.training.protocols import experiment
 
 FITTING = [
     (name, method)
     for name, method in itertools.product(EXPERIMENTS, METHODS)
-    if name in CLASSIFICATION or method in BOUND
+    if name in CLASSIFICATION or method in BOUND or (name == EMBEDDINGS and method not in recipes.NO_VECTORS)
 ]
 
 

@@ -5,6 +5,7 @@ its pictures. `Learner.from_run` gives its learner that preparation, so that a u
 
 * `Rows`, for runs on tables, sinusoids and Gaussian processes: CSV files, data frames (pandas, polars, Arrow),
   dictionaries, lists of rows, arrays whose columns are in the run's order; all in the table's own units.
+* `Vectors`, for runs on embeddings: arrays with a vector each row, and array files as `metavib embed` writes them.
 * `Pictures`, for runs on images: files and folders, Pillow images, the bytes of a file, arrays of pixels.
 * `ModelSpace`, for a model without a run: tensors and arrays as they are.
 """
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.data.archive import SUFFIXES, decode_image, fitted, opaque, read_file
+from metavib.data.embeddings import read_vectors
 from metavib.data.folder import folder
 from metavib.data.table import Columns, by_name, from_memory, read_csv, read_text
 from metavib.files import naming
@@ -32,7 +34,7 @@ from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling, check_finite
 from metavib.tasks.task import Examples
 from metavib.training import build
-from metavib.training.config import CLASSIFICATION, TABLE, Config
+from metavib.training.config import CLASSIFICATION, EMBEDDINGS, TABLE, Config
 from metavib.training.protocols.table import scaling
 
 
@@ -263,9 +265,67 @@ class Pictures(Preparation):
             return fitted(opaque(image, self.channels), **options)
 
 
+@final
+class Vectors(Preparation):
+    """Embeddings, as the network behind them gave them: `(n, width)`, in an array or in an array file.
+
+    Args:
+        width: length of a vector.
+
+    Example:
+        >>> Vectors(2).inputs([[3.0, 4.0]])
+        tensor([[3., 4.]])
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def inputs(self, data: Any) -> Tensor:
+        """The vectors."""
+        if _is_path(data):
+            return self._checked(read_vectors(data).images, data)
+        return self._checked(torch.as_tensor(_writable(np.asarray(data)), dtype=torch.get_default_dtype()), data)
+
+    def points(self, data: Any) -> tuple[Tensor, Any]:
+        """Vectors and labels: of a pair, of a dictionary from labels to vectors, or of an array file with labels."""
+        if _is_path(data):
+            found = read_vectors(data)
+            return self._checked(found.images, data), [found.names[i] for i in found.labels.tolist()]
+        if isinstance(data, Mapping):
+            parts = {label: self.inputs(vectors) for label, vectors in data.items()}
+            return torch.cat(list(parts.values())), [label for label, part in parts.items() for _ in part]
+        if not _is_pair(data):
+            raise TypeError(
+                "expected a pair of vectors and labels, a dictionary from labels to vectors, or an array file with "
+                f"features, labels and names; got {type(data).__name__}."
+            )
+        x, y = _pair(data)
+        return self.inputs(x), y
+
+    def ids(self, data: Any, column: str) -> list[Hashable]:
+        """Refused: vectors have no columns."""
+        raise ValueError("embeddings have no column of tasks: pass the task of each row, tasks=[...].")
+
+    def beside(self, path: Path) -> list[dict[str, Any]]:
+        """The number of each row."""
+        return [{"query": row} for row in range(read_vectors(path).size)]
+
+    def _checked(self, x: Tensor, source: Any) -> Tensor:
+        where = f"{source}: " if _is_path(source) else ""
+        if x.ndim != 2 or x.shape[-1] != self.width:
+            raise ValueError(
+                f"{where}expected vectors of {self.width} numbers, (n, {self.width}); got {tuple(x.shape)}."
+            )
+        if not bool(x.isfinite().all()):
+            raise ValueError(f"{where}some numbers are infinite or NaN; leave these rows out.")
+        return x
+
+
 def of_run(config: Config) -> Preparation:
     """What the run of a config did to its data."""
     name, table = config.tasks.name, config.tasks.table
+    if name == EMBEDDINGS:
+        return Vectors(config.tasks.inputs)
     if name in CLASSIFICATION:
         return Pictures(config)
     likelihood = build.likelihood(config)

@@ -83,8 +83,8 @@ class LogisticEncoder(Encoder):
 
     $$\hat w = \arg\max_w \sum_j \log \mathrm{softmax}(w u_j)_{y_j} - \frac{1}{2 \kappa} |w|^2$$
 
-    which is scikit-learn's `LogisticRegression(C=kappa, fit_intercept=False)`. At the maximum $w = \kappa A^\top U$ with
-    $A = Y - P$, one row a support point: what is solved for, by Newton's method, is A. The last step alone is
+    which is scikit-learn's `LogisticRegression(C=kappa, fit_intercept=False)`. At the maximum $w = \kappa A^\top U$
+    with $A = Y - P$, one row a support point: what is solved for, by Newton's method, is A. The last step alone is
     differentiated, which gives the exact derivative of the solution.
 
     Args:
@@ -109,7 +109,7 @@ class LogisticEncoder(Encoder):
 
 
 def solve(K: Float[Tensor, "*b n n"], Y: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
-    r"""A with $A = Y - \mathrm{softmax}(K A)$ in the rows of Y that sum to one; zero in those of padding, all zero in Y.
+    r"""A with $A = Y - \mathrm{softmax}(K A)$ in the rows of Y that sum to one; zero where Y is, which is padding.
 
     The gradient of the (concave) log posterior density with respect to A is K times the residual of that equation.
     """

@@ -55,6 +55,13 @@ Root = Annotated[Path | None, typer.Option("--root", "--data", help="Folder of t
 Csv = Annotated[Path | None, typer.Option(help="The CSV file of the experiment `table`.")]
 TaskColumn = Annotated[str | None, typer.Option(help="Its column that says which task a row belongs to.")]
 Target = Annotated[str | None, typer.Option(help="Its column with the output of each row.")]
+Features = Annotated[
+    list[Path],
+    typer.Option(
+        help="An array file of the experiment `embeddings`, as `metavib embed` writes it. Two of them: to train on all "
+        "classes of the first, and to test on those of the second."
+    ),
+]
 LikelihoodName = Annotated[
     str | None, typer.Option(help="Kind of its outputs: gaussian, student-t, poisson (counts) or bernoulli (0 and 1).")
 ]
@@ -90,11 +97,12 @@ class Given:
 
 
 def resolved(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":
-    """The config of a new run, with what a table decides filled in; arguments as in `described`."""
-    from metavib.training.protocols.table import resolve
+    """The config of a new run, with what its files decide filled in; arguments as in `described`."""
+    from metavib.training.protocols import embeddings, table
 
     found = described(name, method, given, config=config, improved=improved)
-    return resolve(found) if name == "table" else found
+    decided_by_files = {"table": table.resolve, "embeddings": embeddings.resolve}
+    return decided_by_files[name](found) if name in decided_by_files else found
 
 
 def described(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":

@@ -11,6 +11,7 @@ from metavib.cli.options import (
     Csv,
     Device,
     Experiment,
+    Features,
     Given,
     Improved,
     Json,
@@ -28,7 +29,7 @@ from metavib.cli.options import (
     TaskColumn,
     resolved,
 )
-from metavib.training.config import CLASSIFICATION, EXPERIMENTS, REGRESSION, read
+from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, REGRESSION, read
 
 if TYPE_CHECKING:
     from metavib.training.config import Config
@@ -64,6 +65,7 @@ def train(
     task: TaskColumn = None,
     target: Target = None,
     likelihood: LikelihoodName = None,
+    features: Features = [],  # noqa: B006
     trained: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="Train nothing: test the model of this finished run under the new `test.*`."),
@@ -77,7 +79,7 @@ def train(
     it with Ctrl-C whenever you like and continue with `--resume RUN`: on a CPU the result is the same to the last bit.
 
     Examples: `metavib train glyphs`, `metavib train sinusoid --method maml --steps 5000`,
-    `metavib train --resume runs/glyphs-gp-vib-0`
+    `metavib train embeddings --features cub.npz --improved`, `metavib train --resume runs/glyphs-gp-vib-0`
     """
     options: dict[str, tuple[str, Any]] = {
         "--steps": ("train.steps", steps),
@@ -93,6 +95,7 @@ def train(
         "--task": ("tasks.table.task", task),
         "--target": ("tasks.table.target", target),
         "--likelihood": ("model.likelihood", likelihood),
+        "--features": ("tasks.features", list(map(str, features)) or None),
     }
     given = Given(assign, options)
     if resume is not None and out is not None:
@@ -186,7 +189,7 @@ def plot(
     figures = {"learning_curve.png": plots.learning_curve(run_folder.read_metrics(run), title)}
     if tasks in REGRESSION:
         figures["predictions.png"] = plots.predictions(run_folder.selected(run), saved.config, seed=seed)
-    elif tasks in CLASSIFICATION and (record := run_folder.read_record(run)):
+    elif tasks in (*CLASSIFICATION, EMBEDDINGS) and (record := run_folder.read_record(run)):
         tested = record["evaluation"]["rows"][0]["metrics"]  # the first of its tests
         figures["reliability.png"] = plots.reliability({saved.config.method: [tested]})
     for name, figure in figures.items():

@@ -12,6 +12,7 @@ from metavib.cli.options import (
     ConfigFile,
     Csv,
     Device,
+    Features,
     Given,
     Improved,
     Json,
@@ -85,6 +86,7 @@ def tune(
     task: TaskColumn = None,
     target: Target = None,
     likelihood: LikelihoodName = None,
+    features: Features = [],  # noqa: B006
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -111,6 +113,7 @@ def tune(
         "--task": ("tasks.table.task", task),
         "--target": ("tasks.table.target", target),
         "--likelihood": ("model.likelihood", likelihood),
+        "--features": ("tasks.features", list(map(str, features)) or None),
     }
     wanted = resolved(name, method, Given(assign, options), config=config, improved=improved)
     fixed = set(assignments(assign))
@@ -144,7 +147,8 @@ def _space(config: Config, texts: list[str], fixed: set[str]) -> "Space":
     given = dict(parse(text, config) for text in texts)
     for field in fixed & given.keys():
         raise ValueError(f"{field} is both set and searched: leave out --set or --range.")
-    return given or {field: r for field, r in paper(config.method).items() if field not in fixed}
+    dropout = config.model.backbone == "embedded" and bool(config.model.widths)
+    return given or {field: r for field, r in paper(config.method, dropout=dropout).items() if field not in fixed}
 
 
 def _draw(search: "Search", result: "Result") -> None:

@@ -2,8 +2,10 @@ r"""What is done to the features of a pretrained network before a kernel compare
 
 A network that was trained to tell classes apart gives every new picture a vector; what is left to learn on top of it is
 little, and most of that is known from the *training* classes: where their vectors lie, and in which directions pictures
-of one class differ. `Embedded` takes both from them once (`look`), and leaves two numbers to be learned.
+of one class differ. `Embedded` takes both from them once (`look`), and leaves three numbers to be learned.
 """
+
+from math import log
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +19,12 @@ from metavib.tasks.inputs import Inputs
 class Embedded(Backbone):
     r"""Embeddings, on the unit sphere, centred and whitened by what training classes are like.
 
-    $$z = \Big(\frac{e + \lambda}{1 + \lambda}\Big)^{-1/2} Q^\top \Big(\frac{x}{|x|} - t\, c\Big)$$
+    $$z = g \sqrt M \Big(\frac{e + \lambda}{1 + \lambda}\Big)^{-1/2} Q^\top \Big(\frac{x}{|x|} - t\, c\Big)$$
 
     c is the mean of the unit vectors of the training classes, and $Q\, \mathrm{diag}(e)\, Q^\top$ their covariance
     within a class, divided so that e is 1 on average. Directions in which pictures of one class differ much count less.
-    t and $\lambda$ are learned: t = 0 does not centre, and a large $\lambda$ does not whiten. Before `look` has seen any
-    vectors, z is x / |x|.
+    t, $\lambda$ and g are learned: t = 0 does not centre, and a large $\lambda$ does not whiten. Numbers of z are about
+    one in size where g is. Before `look` has seen any vectors, z is $g \sqrt M x / |x|$.
 
     An MLP may follow, whose last hidden layer is then $\phi$; inputs are dropped before it, as Titsias et al. (2021)
     have it.
@@ -38,7 +40,7 @@ class Embedded(Backbone):
         >>> from metavib.tasks.inputs import Inputs
         >>> vectors = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
         >>> Embedded(2)(Inputs(vectors, torch.ones(2, dtype=torch.bool), 0)).tolist()
-        [[0.6000000238418579, 0.800000011920929], [0.0, 1.0]]
+        [[0.8485281467437744, 1.1313709020614624], [0.0, 1.4142135381698608]]
     """
 
     pointwise = True
@@ -48,11 +50,12 @@ class Embedded(Backbone):
 
     def __init__(self, inputs: int, widths: tuple[int, ...] = (), *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.register_buffer("centre", torch.zeros(inputs))
+        self.register_buffer("centre", torch.zeros(inputs))  # Q^T c
         self.register_buffer("directions", torch.eye(inputs))
         self.register_buffer("spread", torch.ones(inputs))
         self.share = nn.Parameter(torch.ones(()))  # t
         self.log_ridge = nn.Parameter(torch.zeros(()))  # log lambda
+        self.log_gain = nn.Parameter(torch.tensor(0.5 * log(inputs)))  # log (g sqrt M)
         self.dropout = nn.Dropout(dropout)
         self.mlp = MLP(inputs, widths)
         self.features = self.mlp.features
@@ -68,15 +71,17 @@ class Embedded(Backbone):
         covariance = own.mT @ own
         level = covariance.trace() / len(covariance)
         if not level > 0:
-            raise ValueError("embeddings need a training class with two different vectors, to see how one class varies.")
+            raise ValueError(
+                "embeddings need a training class with two different vectors, to see how one class varies."
+            )
         spread, directions = torch.linalg.eigh(covariance / level)
-        self.centre.copy_(centre)
+        self.centre.copy_(centre @ directions)
         self.directions.copy_(directions)
         self.spread.copy_(spread.clamp(min=0))
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Features of `(..., p, inputs)`."""
-        x = F.normalize(inputs.x, dim=-1) - lift(self.share, 2) * self.centre
-        ridge = lift(self.log_ridge, 2).exp()
-        z = (x @ self.directions) * ((1 + ridge) / (self.spread + ridge)).sqrt()
+        x = F.normalize(inputs.x, dim=-1) @ self.directions - lift(self.share, 2) * self.centre
+        gain, ridge = lift(self.log_gain, 2).exp(), lift(self.log_ridge, 2).exp()
+        z = x * gain * ((1 + ridge) / (self.spread + ridge)).sqrt()
         return self.mlp(inputs._replace(x=self.dropout(z)))

@@ -11,6 +11,7 @@ from metavib.kernels import RBF, BNCosine, Cosine, Kernel, Linear, Matern32, Mat
 from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax, StudentT
 from metavib.model import Model
 from metavib.networks import MLP, Backbone, Conv4, ResNet12, StridedConv4, repeats
+from metavib.networks.embedded import Embedded
 from metavib.networks.weights import Network
 from metavib.objective import Objective, predictive, vib
 from metavib.training.config import BOUND, TRANSFER, Config, ModelConfig
@@ -128,6 +129,10 @@ def _baseline(config: Config, phi: Backbone) -> Model:
     options, ways = config.model, config.tasks.ways
     if config.method == "proto-net":
         return baselines.proto_net(phi, ways)
+    if config.method == "nearest-centroids":
+        return baselines.nearest_centroids(phi, ways)
+    if config.method == "logistic-regression":
+        return baselines.logistic_regression(phi, ways)
     if config.method == "matching-net":
         context = baselines.FullContext(phi.features) if options.context else None
         return baselines.matching_net(phi, ways, context=context)
@@ -155,6 +160,7 @@ def backbone(config: Config) -> Backbone:
         "mlp": lambda: MLP(tasks.inputs, options.widths, reach=options.reach),
         "conv4": lambda: Conv4(tasks.channels, tasks.size, extra=options.extra, poolings=options.poolings, **conv),
         "strided-conv4": lambda: StridedConv4(tasks.channels, extra=options.extra, **conv),
+        "embedded": lambda: Embedded(tasks.inputs, options.widths, dropout=options.dropout),
         "resnet12": lambda: ResNet12(tasks.channels, norm=options.norm),
     }
     return _choose("model.backbone", options.backbone, named)()

@@ -19,7 +19,15 @@ from metavib.training.fields import from_dict
 GRADIENT = ("maml", "stochastic-maml", "gp-maml")
 BOUND = ("gp-vib", *GRADIENT)
 TRANSFER = ("feature-transfer", "baseline++")
-BASELINES = (*TRANSFER, "matching-net", "proto-net", "relation-net", "dkt")
+BASELINES = (
+    *TRANSFER,
+    "matching-net",
+    "proto-net",
+    "relation-net",
+    "nearest-centroids",
+    "logistic-regression",
+    "dkt",
+)
 METHODS = (*BOUND, *BASELINES)
 DIRAC = ("maml", *BASELINES)
 """Methods whose encoder is a point mass, so that only beta = 0 makes sense."""
@@ -36,7 +44,8 @@ CLASSIFICATION = (
     "images",
 )
 TABLE = "table"
-EXPERIMENTS = (*REGRESSION, TABLE, *CLASSIFICATION)
+EMBEDDINGS = "embeddings"
+EXPERIMENTS = (*REGRESSION, TABLE, *CLASSIFICATION, EMBEDDINGS)
 
 PRECISIONS = ("float32", "tf32", "bf16", "float64")
 
@@ -97,7 +106,7 @@ class TasksConfig:
 
     Args:
         name: the experiment: sinusoid, gaussian, table, glyphs, omniglot-emnist, omniglot, augmented-omniglot,
-            mini-imagenet, cub, mini-imagenet-cub or images.
+            mini-imagenet, cub, mini-imagenet-cub, images or embeddings.
         shots: K, the number of support points of a task (of each class, in classification).
         queries: the number of query points of a task (of each class, in classification).
         min_shots: where set, every task draws its own number of support points, uniformly between this and `shots`.
@@ -118,7 +127,12 @@ class TasksConfig:
             (omniglot always does).
         shuffled: split Omniglot's characters at random, as Finn et al. (2017) do, and not by alphabet.
         root: folder of the dataset; none means `$METAVIB_DATA`, or `data` where that is not set.
-        inputs: length of an input vector; filled in from the file on tables.
+        inputs: length of an input vector; filled in from the file on tables and embeddings.
+        features: array files of embeddings, as `metavib embed` writes them: one, or two of which all classes of the
+            first train, and those of the second validate and test.
+        digests: SHA-256 of these files, filled in from them, so that no run goes on with others.
+        learn_from: the classes whose tasks the model learns from: train, or validation. The second is for models with a
+            handful of parameters on features of a network that knows the training classes by heart.
         table: the table that the tasks of `table` come from.
 
     Example:
@@ -146,6 +160,9 @@ class TasksConfig:
     shuffled: bool = False
     root: str | None = None
     inputs: int = 1
+    features: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    learn_from: str = "train"
     table: TableConfig = field(default_factory=TableConfig)
 
 
@@ -154,7 +171,8 @@ class ModelConfig:
     """Prior, encoder and likelihood.
 
     Args:
-        backbone: the network that makes the features: mlp, conv4, strided-conv4 or resnet12.
+        backbone: the network that makes the features: mlp, conv4, strided-conv4, resnet12, or embedded, which centres
+            and whitens embeddings and may have an MLP behind.
         width: channels of every layer of conv4 and strided-conv4.
         extra: further convolutions after each layer of conv4 and strided-conv4.
         poolings: how many of conv4's four layers are pooled, from the first.
@@ -163,7 +181,8 @@ class ModelConfig:
         classes: number of training classes, all of which feature-transfer and baseline++ learn to tell apart.
         context: use full-context embeddings in matching-net.
         head_epochs: passes over the support in which feature-transfer and baseline++ fit a new head at test.
-        widths: hidden units of each layer of the MLP; the last layer is phi.
+        widths: hidden units of each layer of the MLP; the last layer is phi. Empty means no MLP.
+        dropout: probability with which a number of an embedding is set to zero before the MLP, while training.
         reach: half the width of the range that inputs come from, over which the MLP's first layer is spread at the
             start; none leaves it around zero.
         kernel: kernel on the features: linear, cosine, bn-cosine, rbf, matern32 or matern52.
@@ -204,6 +223,7 @@ class ModelConfig:
     context: bool = False
     head_epochs: int = 100
     widths: tuple[int, ...] = (40, 40)
+    dropout: float = 0.0
     reach: float | None = None
     kernel: str = "linear"
     bias: bool = False
@@ -309,7 +329,7 @@ class Config:
 
     Args:
         method: gp-vib, maml, stochastic-maml or gp-maml; or a baseline: feature-transfer, baseline++, matching-net,
-            proto-net, relation-net or dkt.
+            proto-net, relation-net, nearest-centroids, logistic-regression or dkt.
         seed: decides weights and training tasks.
         repeats: number of independent trainings side by side, each with weights and tasks of its own.
         device: where to compute: cpu or cuda.
@@ -367,6 +387,10 @@ class Config:
             raise ValueError(f"model.scale must be positive; got {self.model.scale}.")
         if not 0 < self.tasks.crop <= 1:
             raise ValueError(f"tasks.crop is a share of an area, above 0 and at most 1; got {self.tasks.crop}.")
+        if not 0 <= self.model.dropout < 1:
+            raise ValueError(f"model.dropout is a probability, 0 or above and below 1; got {self.model.dropout}.")
+        if self.tasks.learn_from not in ("train", "validation"):
+            raise ValueError(f"tasks.learn_from must be train or validation; got {self.tasks.learn_from!r}.")
         if self.tasks.shuffled and self.tasks.name != "omniglot":
             raise ValueError(
                 f"tasks.shuffled is another split of omniglot; {self.tasks.name} has one split: leave it false."

@@ -67,6 +67,7 @@ def train(
 
     # What a step needs, as it was left.
     model = build.model(config).to(config.device).train()
+    world.acquaint(model)
     objective = ranks.sharded(build.objective(config), model, options.tasks)
     optimiser = adam(model, config)
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}

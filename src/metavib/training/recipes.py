@@ -7,7 +7,16 @@ episodes every 100 steps, the best checkpoint tested on 3000 episodes. Recipes o
 
 from typing import Any
 
-from metavib.training.config import CLASSIFICATION, EXPERIMENTS, GRADIENT, METHODS, TRANSFER, Config, TasksConfig
+from metavib.training.config import (
+    CLASSIFICATION,
+    EMBEDDINGS,
+    EXPERIMENTS,
+    GRADIENT,
+    METHODS,
+    TRANSFER,
+    Config,
+    TasksConfig,
+)
 from metavib.training.fields import override
 
 Changes = dict[str, Any]
@@ -28,6 +37,8 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}.")
     if experiment in CLASSIFICATION:
         changes = _images(experiment, method, shots or (15 if experiment == "augmented-omniglot" else 1), kernel)
+    elif experiment == EMBEDDINGS:
+        changes = _embeddings(method, shots or 1, kernel)
     else:
         changes = {**_regression(experiment, method), "model.kernel": kernel}
         changes |= {} if shots is None else {"tasks.shots": shots}
@@ -97,6 +108,8 @@ def improved(experiment: str, method: str, *, shots: int | None = None, kernel: 
     if not has_improved(experiment, method):
         known = " and ".join(dict.fromkeys(name for name, _ in _IMPROVED))
         raise ValueError(f"there is no recipe of ours for {method} on {experiment}: for gp-vib on {known}.")
+    if experiment == EMBEDDINGS:
+        return override(config, _few_numbers(config))
     changes = dict(_IMPROVED[experiment, method])
     if experiment in CLASSIFICATION:
         changes |= _all_splits(config)
@@ -124,6 +137,8 @@ def tasks_of(ways: int, images: int, shots: int) -> Changes:
 
 def has_improved(experiment: str, method: str) -> bool:
     """Whether there is a recipe of our own for this method on this experiment."""
+    if experiment == EMBEDDINGS:
+        return method not in (*NO_VECTORS, *GRADIENT)
     return (experiment, method) in _IMPROVED
 
 
@@ -320,4 +335,84 @@ def _gradient(experiment: str, method: str, *, steps: int) -> Changes:
         changes |= {"train.beta": 1e-6, "model.weight_variance": 1e-5}
     if method == "gp-maml":
         changes |= {**_GP, "model.inner_rate": 5e-4}
+    return changes
+
+
+# Embeddings
+
+NO_VECTORS = (*TRANSFER, "relation-net")
+"""Methods that learn from pictures alone."""
+# The longer version's tuning for embeddings of mini-ImageNet: rate, beta and dropout for 1 shot and 5.
+_LEO: dict[tuple[str, str], tuple[_Rates, _Rates]] = {
+    ("gp-vib", "cosine"): ((5e-5, 2.5e-3, 0.1), (2.5e-5, 1e-6, 0.1)),
+    ("gp-vib", "linear"): ((2.5e-4, 7.5e-4, 0.1), (7.5e-5, 1e-6, 0.2)),
+    ("gp-maml", "cosine"): ((5e-5, 1e-4, 0.1), (7.5e-5, 1e-4, 0.2)),
+    ("gp-maml", "linear"): ((2.5e-5, 1e-4, 0.1), (1e-4, 1e-6, 0.2)),
+}
+# Three numbers of the features and three of the head, learned from tasks of the validation classes: the network knows
+# its training classes by heart, so that tasks of these say little of tasks with new ones.
+_FEW_NUMBERS: Changes = {
+    "tasks.learn_from": "validation",
+    "model.widths": [],
+    "model.dropout": 0.0,
+    "train.objective": "predictive",
+    "train.steps": 250,
+    "train.tasks": 8,
+    "train.lr": 0.03,
+    "train.schedule": "cosine",
+    "train.validate_every": 125,
+    "train.validation_tasks": 300,
+    "train.select": "last",
+    "test.tasks": 1_000,
+}
+# A larger beta costs likelihood on validation: it widens the prior until the KL of large sites is small.
+_FEW_NUMBERS_GP: Changes = {
+    "model.site_m": 15.0,
+    "model.site_s": 0.2,
+    "model.scale": 0.1,
+    "train.beta": 1e-6,
+    "train.site_lr": 0.03,
+    "train.scale_lr": 0.03,
+}
+
+
+def _few_numbers(config: Config) -> Changes:
+    return _FEW_NUMBERS | (_FEW_NUMBERS_GP if config.method == "gp-vib" else {})
+
+
+def _embeddings(method: str, shots: int, kernel: str) -> Changes:
+    """An MLP on embeddings, some of whose numbers are dropped, as in the longer version; its steps are our choice."""
+    if method in NO_VECTORS:
+        raise ValueError(f"{method} learns from pictures; on embeddings take logistic-regression or proto-net.")
+    changes: Changes = {
+        "model.backbone": "embedded",
+        "model.widths": [128, 128],
+        "model.dropout": 0.1,
+        "model.likelihood": "softmax",
+        "model.kernel": kernel,
+        "tasks.shots": shots,
+        "tasks.queries": 15,
+        "tasks.inputs": 640,
+        "train.steps": 5_000,
+        "train.tasks": 4,
+        "train.lr": 1e-4,
+        "train.beta": 0.0,
+        "train.select": "best",
+        "train.validate_every": 250,
+        "train.validation_tasks": 100,
+        "train.save_every": 1_000,
+        "train.log_every": 100,
+        "test.shots": [],
+        "test.tasks": 3_000,
+        "test.queries": 15,
+        "test.temperature": True,
+    }
+    if method in ("gp-vib", "gp-maml"):
+        changes |= {**_GP, **_LARGE_SITES}
+        rate, beta, dropout = _LEO.get((method, kernel), _LEO[method, "linear"])[shots >= 5]
+        changes |= {"train.lr": rate, "train.beta": beta, "model.dropout": dropout}
+    if method in GRADIENT:
+        changes |= {"model.inner_steps": 5, "model.inner_rate": 1e-3 if method == "gp-maml" else 0.01}
+    if method == "stochastic-maml":
+        changes |= {"train.beta": 1e-6, "model.weight_variance": 1e-5}
     return changes

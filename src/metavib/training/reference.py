@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from metavib.training.config import (
     BOUND,
     CLASSIFICATION,
+    EMBEDDINGS,
     EXPERIMENTS,
     GRADIENT,
     METHODS,
@@ -24,7 +25,7 @@ from metavib.training.config import (
     TableConfig,
 )
 from metavib.training.fields import leaves
-from metavib.training.recipes import has_improved, improved, recipe
+from metavib.training.recipes import NO_VECTORS, has_improved, improved, recipe
 
 IMPROVED = "--improved"
 
@@ -62,16 +63,27 @@ class Place(NamedTuple):
 
 PLACES = (
     Place(
-        "experiments with images",
-        lambda c: c.tasks.name in CLASSIFICATION,
-        ("tasks.ways", "tasks.channels", "tasks.size", "tasks.augment", "tasks.crop", "tasks.jitter")
-        + ("tasks.alphabets", "tasks.augment_test", "test.ways", "test.temperature"),
+        "experiments with classes: images and embeddings",
+        lambda c: c.tasks.name in (*CLASSIFICATION, EMBEDDINGS),
+        ("tasks.ways", "test.ways", "test.temperature"),
     ),
     Place(
-        "experiments with images from files",
-        lambda c: c.tasks.name in CLASSIFICATION and c.tasks.name != "glyphs",
+        "experiments with images",
+        lambda c: c.tasks.name in CLASSIFICATION,
+        ("tasks.channels", "tasks.size", "tasks.augment", "tasks.crop", "tasks.jitter")
+        + ("tasks.alphabets", "tasks.augment_test"),
+    ),
+    Place(
+        "experiments with images or embeddings from files",
+        lambda c: c.tasks.name in (*CLASSIFICATION, EMBEDDINGS) and c.tasks.name != "glyphs",
         ("tasks.root",),
     ),
+    Place(
+        "the experiment embeddings",
+        lambda c: c.tasks.name == EMBEDDINGS,
+        ("tasks.features", "tasks.digests", "tasks.learn_from"),
+    ),
+    Place("the experiments table and embeddings", lambda c: c.tasks.name in (TABLE, EMBEDDINGS), ("tasks.inputs",)),
     Place("the experiment omniglot-emnist", lambda c: c.tasks.name == "omniglot-emnist", ("tasks.rotations",)),
     Place("the experiment omniglot", lambda c: c.tasks.name == "omniglot", ("tasks.shuffled",)),
     Place(
@@ -82,11 +94,13 @@ PLACES = (
     Place(
         "the experiment table",
         lambda c: c.tasks.name == TABLE,
-        ("tasks.inputs", "tasks.table.csv", "tasks.table.task", "tasks.table.target", "tasks.table.features")
+        ("tasks.table.csv", "tasks.table.task", "tasks.table.target", "tasks.table.features")
         + ("tasks.table.missing", "tasks.table.digest", "tasks.table.mean", "tasks.table.scale", "tasks.table.flags")
         + ("tasks.table.y_mean", "tasks.table.y_scale"),
     ),
-    Place("the backbone mlp", lambda c: c.model.backbone == "mlp", ("model.widths", "model.reach")),
+    Place("the backbone mlp", lambda c: c.model.backbone == "mlp", ("model.reach",)),
+    Place("the backbones mlp and embedded", lambda c: c.model.backbone in ("mlp", "embedded"), ("model.widths",)),
+    Place("the backbone embedded", lambda c: c.model.backbone == "embedded", ("model.dropout",)),
     Place(
         "the backbones conv4 and strided-conv4",
         lambda c: c.model.backbone in ("conv4", "strided-conv4"),
@@ -95,7 +109,7 @@ PLACES = (
     Place("the backbone conv4", lambda c: c.model.backbone == "conv4", ("model.poolings",)),
     Place(
         "networks of images and the kernel bn-cosine",
-        lambda c: c.model.backbone != "mlp" or c.model.kernel == "bn-cosine",
+        lambda c: c.model.backbone not in ("mlp", "embedded") or c.model.kernel == "bn-cosine",
         ("model.norm",),
     ),
     Place(
@@ -306,6 +320,8 @@ def _recipes() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 
 def _methods_of(experiment: str) -> tuple[str, ...]:
+    if experiment == EMBEDDINGS:
+        return tuple(method for method in METHODS if method not in NO_VECTORS)
     return METHODS if experiment in CLASSIFICATION else BOUND
 
 

@@ -116,6 +116,8 @@ def data(tasks: TasksConfig) -> dict[str, str] | str | None:
             return {Path(tasks.root).name: class_splits.checksum(Path(tasks.root))}
     except OSError:
         return None
+    if tasks.name == "embeddings":
+        return {Path(name).name: digest for name, digest in zip(tasks.features, tasks.digests, strict=True)}
     if tasks.name == "table":
         return {Path(tasks.table.csv or "").name: tasks.table.digest}
     return "generated"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OUTER = (1e-4, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 2.5e-3, 5e-3, 7.5e-3, 0.01, 0.025, 0.05, 0.075, 0.1)
 INNER = (1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0)
+DROPOUT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 BETA = (1e-7, 1e-6, 1e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 2.5e-3, 5e-3, 7.5e-3, 0.01, 0.1, 0.5, 1.0)
 
 Value = float | int | str | bool | None
@@ -90,9 +91,16 @@ Range = Choices | Interval
 Space = dict[str, Range]
 
 
-def paper(method: str) -> Space:
-    """The ranges the paper searched, those of them that a method has."""
+def paper(method: str, *, dropout: bool = False) -> Space:
+    """The ranges the paper searched, those of them that a method has.
+
+    Args:
+        method: what is trained.
+        dropout: whether its inputs are embeddings, some numbers of which are dropped before an MLP.
+    """
     space: Space = {"train.lr": Choices(OUTER)}
+    if dropout:
+        space["model.dropout"] = Choices(DROPOUT)
     if method in GRADIENT:
         space["model.inner_rate"] = Choices(INNER)
     if method in BOUND and method not in DIRAC:

@@ -1,6 +1,6 @@
 """Tasks to train on, and how models are validated and tested on them."""
 
-from metavib.training.config import CLASSIFICATION, EXPERIMENTS, REGRESSION, TABLE, Config
+from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, REGRESSION, TABLE, Config
 from metavib.training.protocols.experiment import Experiment as Experiment
 from metavib.training.protocols.regression import Regression as Regression
 
@@ -13,7 +13,7 @@ def experiment(config: Config) -> Experiment:
     """
     if config.tasks.name in REGRESSION:
         return Regression(config)
-    if config.tasks.name in CLASSIFICATION:
+    if config.tasks.name in (*CLASSIFICATION, EMBEDDINGS):
         from metavib.training.protocols.classification import Classification  # readers of images only where needed
 
         return Classification(config)

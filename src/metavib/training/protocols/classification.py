@@ -1,4 +1,4 @@
-"""Few-shot classification: N-way K-shot episodes from labelled images, and the protocol around them.
+"""Few-shot classification: N-way K-shot episodes from labelled images or embeddings, and the protocol around them.
 
 Accuracy, NLL and Brier score are means over test episodes with their 95% interval over episodes; ECE pools all test
 points. None of these is a spread over trainings: that one is a standard deviation over several runs, and only
@@ -25,20 +25,23 @@ from metavib.data.augmentations import (
     RandomFlip,
     RandomResizedCrop,
     Transform,
+    unit,
 )
 from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.model import Model
+from metavib.networks.embedded import Embedded
 from metavib.progress import Bar
 from metavib.random import Stream, seeded
 from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task
 from metavib.training import build, metrics
-from metavib.training.config import BOUND, TRANSFER, Config, TasksConfig
+from metavib.training.config import BOUND, EMBEDDINGS, TRANSFER, Config, TasksConfig
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
+from metavib.training.protocols import embeddings
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
@@ -51,7 +54,7 @@ Predict = Callable[[Task], Tensor]
 
 @final
 class Classification(Experiment):
-    """Episodes of one of the image datasets.
+    """Episodes of one of the image datasets, or of embeddings.
 
     Args:
         config: that of the run.
@@ -72,8 +75,7 @@ class Classification(Experiment):
     def __init__(self, config: Config, splits: Splits | None = None) -> None:
         if config.repeats > 1:
             raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
-        if config.model.backbone == "mlp":
-            raise ValueError("model.backbone = mlp takes vectors; images need conv4, strided-conv4 or resnet12.")
+        _check_network(config)
         self.ways = config.test.ways or config.tasks.ways  # of a task in validation and test
         for ways in (config.tasks.ways, self.ways):
             _check_likelihood(config, ways)
@@ -89,6 +91,12 @@ class Classification(Experiment):
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training episodes (mini-batches of all classes, in the methods that transfer)."""
         return self.source.sample(shape, generator).to(self.dtype)
+
+    def acquaint(self, model: Model) -> None:
+        """Shows the embeddings of the training classes to a backbone that centres and whitens by them."""
+        for part in model.modules():
+            if isinstance(part, Embedded):
+                part.look(self.splits.train.images, self.splits.train.labels)
 
     def check(self) -> None:
         """Refuses validation and test episodes of more classes or images than there are."""
@@ -151,7 +159,8 @@ class Classification(Experiment):
         return max(1, self.chunk * POINTS // max(POINTS, ways * (shots + self.config.test.queries)))
 
     def _training(self) -> TaskSource:
-        tasks, data = self.config.tasks, self.splits.train
+        tasks = self.config.tasks
+        data = self.splits.validation if tasks.learn_from == "validation" else self.splits.train
         transform = training_transform(tasks)
         if self.config.method in TRANSFER:
             if data.classes != self.config.model.classes:
@@ -248,6 +257,17 @@ class _Scores:
         return self.step()
 
 
+def _check_network(config: Config) -> None:
+    """Pictures and vectors each have networks of their own, and some methods compare maps or classify all classes."""
+    vectors, backbone, method = config.tasks.name == EMBEDDINGS, config.model.backbone, config.method
+    if vectors and backbone not in ("embedded", "mlp"):
+        raise ValueError(f"model.backbone must be embedded or mlp on embeddings; got {backbone!r}.")
+    if vectors and method in (*TRANSFER, "relation-net"):
+        raise ValueError(f"{method} learns from pictures; on embeddings take logistic-regression or proto-net.")
+    if not vectors and backbone in ("embedded", "mlp"):
+        raise ValueError(f"model.backbone = {backbone} takes vectors; images need conv4, strided-conv4 or resnet12.")
+
+
 def _check_likelihood(config: Config, ways: int) -> None:
     """Baselines bring their own likelihood; that of the others must tell the classes of a task apart."""
     if config.method in BOUND:
@@ -278,7 +298,9 @@ def report(p: Tensor, y: Tensor, mask: Tensor) -> dict[str, Any]:
 
 
 def load(tasks: TasksConfig) -> Splits:
-    """The images of an experiment, split by class."""
+    """The images (or embeddings) of an experiment, split by class."""
+    if tasks.name == EMBEDDINGS:
+        return embeddings.load(tasks)
     if tasks.name == "glyphs":
         return glyphs()
     if tasks.name == "images":
@@ -293,7 +315,12 @@ def load(tasks: TasksConfig) -> Splits:
 
 
 def evaluation_transform(tasks: TasksConfig) -> Transform:
-    """The centre of each image, normalised as the literature does: by ImageNet's mean and SD, whatever the images."""
+    """The centre of each image, normalised as the literature does: by ImageNet's mean and SD, whatever the images.
+
+    Embeddings are left as they are.
+    """
+    if tasks.name == EMBEDDINGS:
+        return unit
     return Compose((CentreCrop(tasks.size), Normalise()))
 
 
