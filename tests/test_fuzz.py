@@ -32,7 +32,7 @@ from metavib.data import archive, characters
 from metavib.data.archive import read_npz
 from metavib.data.cache import MANIFEST, cached
 from metavib.data.labelled import Labelled
-from metavib.data.table import Columns, read_csv
+from metavib.data.schema import Rows, read_rows
 from metavib.files import naming, read_json, write_json
 from metavib.training import build, checkpoint, config, run_folder
 from metavib.training.fields import to_dict
@@ -171,8 +171,8 @@ READERS = {
     "csv": Reader(
         "t.csv",
         lambda p: p.write_text(CSV),
-        lambda p: read_csv(p, target="demand", task="city"),
-        lambda c: isinstance(c, Columns) and bool(np.isfinite(c.y).all()) and not np.isinf(c.x).any(),
+        lambda p: read_rows(p, target="demand", task="city"),
+        lambda c: isinstance(c, Rows) and bool(np.isfinite(c.y).all()) and not np.isinf(c.x).any(),
     ),
     "zip": Reader("a.zip", lambda p: data_files.write_zip(p, FILES), all_members, in_memory),
     "tar": Reader("a.tar", lambda p: data_files.write_tar(p, FILES, "w"), all_members, in_memory),

@@ -143,7 +143,7 @@ def test_missing_inputs_are_the_training_mean_where_the_run_says_so() -> None:
 WRONG = {
     "column": (lambda f: f.drop(columns="hour").assign(hours=1.0), "no column 'hour'. Did you mean 'hours'"),
     "target": (lambda f: f.drop(columns="demand"), "no column 'demand'"),
-    "text": (lambda f: f.assign(hour=["noon", *f.hour[1:]]), "row 1, column 'hour': 'noon' is no number"),
+    "text": (lambda f: f.assign(hour=["noon", *f.hour[1:]]), "row 1, column 'hour': 'noon' is no finite number"),
     "dates": (lambda f: f.assign(hour=pd.Timestamp("2020-01-01")), "row 1, column 'hour'"),
     "infinite": (lambda f: f.assign(hour=np.inf), "column 'hour' has infinite values in 6 of 6 rows"),
     "no target": (lambda f: f.assign(demand=[*f.demand[:5], None]), "row 6, column 'demand': the target is missing"),
@@ -152,7 +152,7 @@ WRONG = {
     "ragged": (lambda f: ([[1, 2], [3]], [1, 2]), "expected rows of numbers"),
     "lengths": (lambda f: {"hour": [1, 2], "heat": [1], "demand": [1, 2]}, "equally long; got hour 2, heat 1"),
     "outputs": (lambda f: (f, [1.0, 2.0]), "same leading dimensions"),
-    "outputs as text": (lambda f: (f, ["a"] * 6), "row 1, column 'demand': 'a' is no number"),
+    "outputs as text": (lambda f: (f, ["a"] * 6), "row 1, column 'demand': 'a' is no finite number"),
     "outputs missing": (lambda f: (f, [None] * 6), "column 'demand' has missing values"),
 }
 

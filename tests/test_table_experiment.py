@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from metavib.adapt.learner import Learner
 from metavib.adapt.preparation import of_run
-from metavib.data.table import digest, read_csv
+from metavib.data.schema import read_rows
+from metavib.data.table import digest
 from metavib.objective import predictive
 from metavib.random import seeded
 from metavib.training import build, checkpoint, recipes, run_folder
@@ -19,7 +21,7 @@ from metavib.training import loop as train
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
 from metavib.training.protocols.table import resolve, scaling
-from program import done
+from program import done, refused
 
 SMALL = {
     "model.widths": [16],
@@ -179,7 +181,7 @@ def test_missing_inputs_are_refused_by_column_or_flagged(csv):
         ({"tasks__table__target": "a", "tasks__table__features": ["a"]}, "cannot be an input as well"),
         ({"model__likelihood": "poisson"}, "counts"),
         ({"model__likelihood": "bernoulli"}, "must hold 0 and 1"),
-        ({"model__likelihood": "softmax"}, "softmax is for images"),
+        ({"model__likelihood": "softmax"}, "column .y. has 168 different values; a target of classes has between 2"),
         ({"model__backbone": "conv4"}, "must be mlp"),
         ({"device": "cuda"}, "set device = cpu"),
     ],
@@ -225,27 +227,27 @@ def test_what_is_no_table_is_refused_with_its_place(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=message):
-        read_csv(path)
+        read_rows(path)
 
 
 def test_a_missing_target_or_task_is_refused_with_its_place(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("t,a,y\nu,1,2\nu,3,NA\n")
     with pytest.raises(ValueError, match="line 3, column 'y': the target is missing"):
-        read_csv(path, target="y", task="t")
+        read_rows(path, target="y", task="t")
     path.write_text("t,a,y\n ,1,2\n")
     with pytest.raises(ValueError, match="line 2, column 't': the task is missing"):
-        read_csv(path, target="y", task="t")
+        read_rows(path, target="y", task="t")
     with pytest.raises(FileNotFoundError, match="there is no such file"):
-        read_csv(tmp_path / "none.csv")
+        read_rows(tmp_path / "none.csv")
 
 
 def test_a_table_from_a_spreadsheet_is_read(tmp_path):
     """A byte order mark, quotes, blanks, CRLF, blank lines and missing cells."""
     path = tmp_path / "t.csv"
     path.write_bytes('\ufefft, a ,"b, c",y\r\n"x ""y""",1,,3\r\n\r\nz, 2.5e1 ,nan,4\r\n'.encode())
-    found = read_csv(path, task="t", target="y")
-    assert found.features == ("a", "b, c") and found.tasks.tolist() == ['x "y"', "z"]
+    found = read_rows(path, task="t", target="y")
+    assert found.names == ("a", "b, c") and found.tasks.tolist() == ['x "y"', "z"]
     np.testing.assert_array_equal(found.x, [[1, np.nan], [25, np.nan]])
     assert found.y.tolist() == [3, 4]
 
@@ -256,7 +258,7 @@ def test_a_table_from_a_spreadsheet_is_read(tmp_path):
 def test_numbers_come_back_to_the_last_bit(tmp_path, rows):
     path = tmp_path / "t.csv"
     path.write_text("a,b,c\n" + "".join(",".join(map(repr, row)) + "\n" for row in rows))
-    np.testing.assert_array_equal(read_csv(path).x, np.array(rows))
+    np.testing.assert_array_equal(read_rows(path).x, np.array(rows))
 
 
 @given(st.one_of(st.binary(max_size=80), st.text(alphabet='ab,"\n\r;1.e-\x00', max_size=80).map(str.encode)))
@@ -264,8 +266,82 @@ def test_any_bytes_are_a_table_or_a_clear_refusal(tmp_path, content):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
     try:
-        found = read_csv(path)
+        found = read_rows(path)
     except ValueError as error:
         assert "t.csv" in str(error)
     else:
-        assert found.x.shape == (len(found.x), len(found.features)) and len(found.x)
+        assert found.x.shape == (len(found.x), len(found.names)) and len(found.x)
+
+
+# Tables as people have them
+
+
+@pytest.fixture(scope="module", params=["csv", "parquet"])
+def shops(request, tmp_path_factory):
+    """A table with all kinds of columns in a file, and its labels: two columns name a task, one counts the rows."""
+    rng, n = np.random.default_rng(0), 160
+    frame = pd.DataFrame(
+        {
+            "city": np.repeat([f"c{i}" for i in range(8)], 20),
+            "shop": np.tile(np.repeat([1, 2], 10), 8),
+            "sky": rng.choice(["sun", "rain", "fog"], n),
+            "open": rng.random(n) > 0.3,
+            "day": pd.date_range("2024-01-01", periods=n).strftime("%Y-%m-%d"),
+            "heat": rng.normal(10, 5, n).round(2),
+            "note": [f"text {i}" for i in range(n)],
+        }
+    )
+    frame["demand"] = (50 + 20 * (frame.sky == "sun") + 10 * frame.open + frame.heat + rng.normal(size=n)).round(3)
+    frame["busy"] = np.where(frame.demand > frame.demand.median(), "yes", "no")
+    frame["level"] = pd.cut(frame.demand, 3, labels=["low", "middle", "high"]).astype(str)
+    frame.loc[::9, "sky"] = None
+    folder = tmp_path_factory.mktemp("shops")
+    path = folder / f"shops.{request.param}"
+    frame.to_csv(path) if request.param == "csv" else frame.to_parquet(path)
+    return folder, path, frame
+
+
+TARGETS = {"demand": "gaussian", "busy": "bernoulli", "level": "softmax"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_table_of_all_kinds_of_columns_goes_from_file_to_predictions(shops, target):
+    """Training, adapting and predicting through the program; a frame in Python gives what the file gives."""
+    folder, path, frame = shops
+    run, file, query = folder / f"run-{target}", folder / f"{target}.safetensors", folder / f"query{path.suffix}"
+    others = ",".join(["note", *(name for name in TARGETS if name != target)])
+    names = ["--task", "city,shop", "--target", target, "--drop", others, "--missing", "mean"]
+    options = [item for k, v in SMALL.items() for item in ("--set", f"{k}={json.dumps(v)}")]
+    done("train", "table", "--table", path, *names, *options, "--out", run, "--quiet")
+    saved = checkpoint.load(run / run_folder.LAST).config
+    assert saved.model.likelihood == TARGETS[target] and saved.tasks.table.features == ("sky", "open", "day", "heat")
+    done("adapt", run, "--support", path, "--task", "city,shop", "--out", file)
+    asked = frame.iloc[:30].assign(sky="hail").drop(columns=target)
+    asked.to_csv(query, index=False) if path.suffix == ".csv" else asked.to_parquet(query)
+    rows = json.loads(done("predict", file, "--query", query, "--json"))
+    assert [row["support"] for row in rows] == [10] * 30 and [row["sky"] for row in rows] == ["hail"] * 30
+    learner = Learner.from_run(run)
+    found = learner.adapt_many(frame, "city,shop").predict(asked)
+    if target == "demand":
+        np.testing.assert_allclose([row["mean"] for row in rows], found.mean, rtol=1e-6)
+        assert np.abs(found.mean.numpy() - frame.demand[:30]).mean() < 3 * frame.demand.std()
+    else:
+        classes = tuple(sorted(set(frame[target])))
+        assert found.classes == classes
+        np.testing.assert_allclose([[row[f"p({k})"] for k in classes] for row in rows], found.probabilities, atol=1e-6)
+        one = learner.adapt(frame[:3].assign(**{target: classes[0]})).predict(asked[:1])  # all classes, seen or not
+        assert one.classes == classes
+        with pytest.raises(ValueError, match=f"row 1, column '{target}': 'maybe' is none of the classes {classes[0]}"):
+            learner.adapt(frame[:1].assign(**{target: "maybe"}))
+
+
+def test_features_may_be_named_and_labels_refused_where_numbers_are_needed(shops, tmp_path):
+    _, path, _ = shops
+    names = ["--csv", path, "--task", "city", "--target", "busy", "--out", tmp_path / "run", "--quiet"]
+    assert "no column 'warmth'" in refused("train", "table", *names, "--inputs", "heat,warmth")
+    assert "'note'" in refused("train", "table", *names, "--inputs", "heat,note")
+    assert "'busy' holds labels, and poisson takes numbers" in refused(
+        "train", "table", *names, "--inputs", "heat", "--likelihood", "poisson"
+    )
+    assert "column 'sky' has missing values" in refused("train", "table", *names, "--inputs", "heat,sky")
+    assert not (tmp_path / "run").exists()

@@ -76,6 +76,7 @@ class Predictors(Mapping[Hashable, Predictor]):
         classes: Sequence[Hashable] | None = None,
         column: str | None = None,
     ) -> None:
+        classes = trained.preparation.classes if classes is None else classes
         self._trained, self._given = trained, None if classes is None else tuple(plain_labels(classes))
         self.column = column or trained.preparation.column or "task"
         self._tasks = {str(id): kept for id, kept in tasks.items()}

@@ -3,8 +3,8 @@
 A run knows how its data was prepared: the columns of its table and how they were standardised, the size and colours of
 its pictures. `Learner.from_run` gives its learner that preparation, so that a user never does it by hand:
 
-* `Rows`, for runs on tables, sinusoids and Gaussian processes: CSV files, data frames (pandas, polars, Arrow),
-  dictionaries, lists of rows, arrays whose columns are in the run's order; all in the table's own units.
+* `Rows`, for runs on tables, sinusoids and Gaussian processes: CSV and Parquet files, data frames (pandas, polars,
+  Arrow), dictionaries, lists of rows, arrays whose columns are in the run's order; all in the table's own units.
 * `Vectors`, for runs on embeddings: arrays with a vector each row, and array files as `metavib embed` writes them.
 * `Pictures`, for runs on images: files and folders, Pillow images, the bytes of a file, arrays of pixels.
 * `ModelSpace`, for a model without a run: tensors and arrays as they are.
@@ -23,10 +23,12 @@ from PIL import Image
 from torch import Tensor
 
 from metavib.adapt.prediction import Prediction, RealPrediction
+from metavib.data import schema as schemas
 from metavib.data.archive import SUFFIXES, decode_image, fitted, opaque, read_file
 from metavib.data.embeddings import read_vectors
 from metavib.data.folder import folder
-from metavib.data.table import Columns, by_name, from_memory, read_csv, read_text
+from metavib.data.schema import Schema
+from metavib.data.table import Table, by_name, cells_of, in_memory, read, read_cells
 from metavib.files import naming
 from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.random import seeded
@@ -35,7 +37,7 @@ from metavib.tasks.scaling import Scaling, check_finite
 from metavib.tasks.task import Examples
 from metavib.training import build
 from metavib.training.config import CLASSIFICATION, EMBEDDINGS, TABLE, Config
-from metavib.training.protocols.table import scaling
+from metavib.training.protocols.table import check_outputs, scaling, schema
 
 
 class Preparation(ABC):
@@ -43,6 +45,9 @@ class Preparation(ABC):
 
     column: str = ""
     """The column that names the task of a row, where the run had one."""
+
+    classes: tuple[Hashable, ...] | None = None
+    """Labels of the classes that every task has, where the run knew them."""
 
     @abstractmethod
     def inputs(self, data: Any) -> Any:
@@ -100,6 +105,8 @@ class Rows(Preparation):
         likelihood: decides what outputs may be.
         missing: what is done about missing inputs, one of `metavib.tasks.scaling.MISSING`.
         column: names the task of a row, where the run had such a column.
+        schema: what the columns become as numbers; None where they are numbers.
+        classes: labels that the outputs may be; none for real outputs, and for 0 and 1.
 
     Example:
         >>> from metavib.likelihoods import Gaussian
@@ -119,69 +126,106 @@ class Rows(Preparation):
         *,
         missing: str = "refuse",
         column: str = "",
+        schema: Schema | None = None,
+        classes: Sequence[str] = (),
     ) -> None:
         self.features, self.target, self.column = tuple(features), target, column
         self.scaling, self.likelihood, self.missing = scaling, likelihood, missing
+        self.schema = schemas.numbers(features) if schema is None else schema
+        self.classes = tuple(classes) or None
 
     def inputs(self, data: Any) -> Tensor:
         """Standardised inputs `(v, d)`."""
-        return self._inputs(self._columns(data, None), data)
+        return self._inputs(self._table(data), data)
 
     def points(self, data: Any) -> tuple[Tensor, Any]:
         """Standardised inputs and outputs: of rows that hold the target too, or of a pair of rows and outputs."""
         if _is_pair(data):
             x, y = _pair(data)
-            return self.inputs(x), self._outputs(_numbers(y, self.target), y)
-        columns = self._columns(data, self.target)
-        if columns.y is None:
+            outputs = Table({self.target: cells_of(y.cpu() if isinstance(y, Tensor) else y, self.target)})
+            if not self.classes:
+                check_finite(outputs.numbers(self.target)[:, None], names=(self.target,))
+            return self.inputs(x), self._outputs(outputs)
+        table = self._table(data, self.target)
+        if table is None:
             raise ValueError(
                 f"an array has no column {self.target!r}: pass a pair of inputs and outputs, or a table with both."
             )
-        return self._inputs(columns, data), self._outputs(columns.y, data)
+        return self._inputs(table, data), self._outputs(table)
 
     def ids(self, data: Any, column: str) -> list[Hashable]:
-        """The cells of the task column."""
+        """The cells of the task column, or the combinations of several."""
         if _is_path(data):
-            tasks = read_csv(data, features=self.features, task=column).tasks
-            assert tasks is not None
-            return tasks.tolist()
-        columns = by_name(data)
-        if columns is None or column not in columns:
-            raise ValueError(f"the data have no column {column!r}: pass the task of each row, tasks=[...].")
-        return np.asarray(columns[column]).tolist()
+            names = [column, *(name.strip() for name in column.split(","))]
+            return read(data, texts=names).ids(column)
+        table = in_memory(data) if by_name(data) is not None else Table({})
+        try:
+            table.id_columns(column)
+        except ValueError as error:
+            raise ValueError(f"the data have no column {column!r}: pass the task of each row, tasks=[...].") from error
+        return table.ids(column)
 
     def beside(self, path: Path) -> list[dict[str, Any]]:
-        """All cells of each row, those of the inputs as numbers."""
-        numbers = [[None if v != v else v for v in x] for x in self._columns(path, None).x.tolist()]
-        return [row | dict(zip(self.features, x, strict=True)) for row, x in zip(read_text(path), numbers, strict=True)]
+        """All cells of each row, inputs that are numbers as such."""
+        table = self._table(path)
+        assert table is not None
+        plain = {c.name: table.numbers(c.name).tolist() for c in self.schema.columns if isinstance(c, schemas.Number)}
+        rows = read_cells(path)
+        numbers = [{name: None if v[i] != v[i] else v[i] for name, v in plain.items()} for i in range(len(rows))]
+        return [row | found for row, found in zip(rows, numbers, strict=True)]
 
     def restore(self, prediction: Prediction) -> Prediction:
         """In the units of the target; probabilities have none."""
         return prediction.restored(self.scaling.y) if isinstance(prediction, RealPrediction) else prediction
 
-    def _columns(self, data: Any, target: str | None) -> Columns:
+    def _table(self, data: Any, *target: str) -> Table | None:
+        """The columns wanted of a file or a frame; None for an array, which has no names."""
+        wanted = (*self.features, *target)
         if _is_path(data):
-            return read_csv(data, features=self.features, target=target)
-        return from_memory(data, features=self.features, target=target)
+            return read(data, columns=wanted, texts=(*self.schema.texts, *(target if self.classes else ())))
+        if by_name(data) is None:
+            return None
+        return in_memory(data).only(wanted)
 
-    def _inputs(self, columns: Columns, source: Any) -> Tensor:
+    def _inputs(self, table: Table | None, source: Any) -> Tensor:
         with _naming(source):
-            check_finite(columns.x, names=self.features, missing=self.missing)
-        return self.scaling.x.standardise(torch.tensor(columns.x))
+            if table is not None:
+                x = self.schema.encode(table)
+            else:
+                x = self._array(source)
+            check_finite(x, names=self.schema.sources, missing=self.missing)
+        return self.scaling.x.standardise(torch.tensor(x))
 
-    def _outputs(self, y: np.ndarray, source: Any) -> Tensor:
-        values = torch.tensor(y)
-        with _naming(source):
-            if isinstance(self.likelihood, ClassLikelihood):
-                if bool(((values != 0) & (values != 1)).any()):
-                    name = type(self.likelihood).__name__
-                    raise ValueError(f"column {self.target!r} must hold 0 and 1 under a {name} likelihood.")
-                return values.long()
-            try:
-                self.likelihood.check(values)
-            except ValueError as error:
-                raise ValueError(f"column {self.target!r}: {error}") from error
-        return self.scaling.y.standardise(values)
+    def _array(self, data: Any) -> np.ndarray:
+        """Rows without names, in the order of the columns."""
+        width, names = len(self.features), ", ".join(self.features[:20]) + ", ..." * (len(self.features) > 20)
+        try:
+            cells = np.asarray(data, dtype=np.float64 if self.schema.plain else object)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"expected rows of numbers, a data frame or a dictionary of columns: {error}.") from error
+        if cells.ndim == 1 and (width == 1 or not len(cells)):
+            cells = cells.reshape(len(cells), width)
+        if cells.ndim != 2 or cells.shape[1] != width:
+            raise ValueError(f"an array of rows must be (n, {width}), with the columns {names}; got {cells.shape}.")
+        if self.schema.plain:
+            return cells
+        return self.schema.encode(Table({n: cells_of(cells[:, i], n) for i, n in enumerate(self.features)}))
+
+    def _outputs(self, table: Table) -> Any:
+        if self.classes:
+            labels = table.labels(self.target)
+            for i, label in enumerate(labels):
+                if label not in self.classes:
+                    raise ValueError(
+                        f"{table.place(i)}, column {self.target!r}: {label!r} is none of the classes "
+                        f"{', '.join(map(str, self.classes))}."
+                    )
+            return labels
+        values = torch.tensor(table.outputs(self.target))
+        with naming(table.source) if table.source else nullcontext():
+            check_finite(values.numpy()[:, None], names=(self.target,))
+            check_outputs(values, self.target, self.likelihood)
+        return values.long() if isinstance(self.likelihood, ClassLikelihood) else self.scaling.y.standardise(values)
 
 
 @final
@@ -331,6 +375,7 @@ def of_run(config: Config) -> Preparation:
     likelihood = build.likelihood(config)
     if name == TABLE:
         columns: Any = {"missing": table.missing, "column": table.task}
+        columns |= {"schema": schema(table), "classes": table.classes}
         return Rows(table.features, table.target, scaling(table), likelihood, **columns)
     return Rows(("x",), "y", Scaling(scalings.unscaled(1), scalings.as_they_are()), likelihood)
 
@@ -371,12 +416,6 @@ def _writable(values: Any) -> Any:
 def _naming(source: Any) -> Any:
     """Errors about a file name it."""
     return naming(source) if _is_path(source) else nullcontext()
-
-
-def _numbers(y: Any, column: str) -> np.ndarray:
-    x = from_memory({column: y.cpu() if isinstance(y, Tensor) else y}, features=(column,)).x
-    check_finite(x, names=(column,))
-    return x[:, 0]
 
 
 # Arrays of pixels

@@ -96,12 +96,13 @@ class Trained:
         return x
 
     def classes(self, labels: list[Hashable], given: Sequence[Hashable] | None) -> Labels:
-        """The classes of a new task: those that the user names, or those that occur among its labels."""
+        """The classes of a new task: those that the user names, those of the run, or those that occur among its labels."""
         if not self.classifies:
             if given is not None:
                 name = type(self.model.likelihood).__name__
                 raise ValueError(f"{name} has no classes; got {list(given)[:9]}.")
             return ()
+        given = self.preparation.classes if given is None else given
         known = distinct(labels) if given is None else tuple(plain_labels(given))
         if len(set(known)) != len(known):
             raise ValueError(f"each class has one label; got {list(known)}.")

@@ -52,9 +52,28 @@ KernelName = Annotated[
 Device = Annotated[str | None, typer.Option(help="Where to compute: cpu or cuda.")]
 Precision = Annotated[str | None, typer.Option(help="Format of numbers: float32, float64, bf16; on a GPU also tf32.")]
 Root = Annotated[Path | None, typer.Option("--root", "--data", help="Folder of the dataset.")]
-Csv = Annotated[Path | None, typer.Option(help="The CSV file of the experiment `table`.")]
-TaskColumn = Annotated[str | None, typer.Option(help="Its column that says which task a row belongs to.")]
-Target = Annotated[str | None, typer.Option(help="Its column with the output of each row.")]
+Csv = Annotated[
+    Path | None,
+    typer.Option("--csv", "--table", help="The file of the experiment `table`: CSV, or Parquet by its name."),
+]
+TaskColumn = Annotated[
+    str | None,
+    typer.Option(help="Its column that says which task a row belongs to; `school,year` where two say it together."),
+]
+Target = Annotated[str | None, typer.Option(help="Its column with the output of each row: numbers, or class labels.")]
+Inputs = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN,...", help="Its columns that are inputs. Without it: all that have no other role."),
+]
+Drop = Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Its columns that are no inputs.")]
+Categories = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN,...", help="Its inputs that name categories although they look like numbers."),
+]
+Missing = Annotated[
+    str | None,
+    typer.Option(help="Missing inputs: refuse, or mean (the training mean, and a column that says where)."),
+]
 Features = Annotated[
     list[Path],
     typer.Option(
@@ -63,7 +82,11 @@ Features = Annotated[
     ),
 ]
 LikelihoodName = Annotated[
-    str | None, typer.Option(help="Kind of its outputs: gaussian, student-t, poisson (counts) or bernoulli (0 and 1).")
+    str | None,
+    typer.Option(
+        help="Kind of its outputs: gaussian, student-t (heavy tails, outliers), poisson (counts), bernoulli (two "
+        "classes) or softmax (more). Without it: gaussian for numbers, and what fits for labels."
+    ),
 ]
 Run = Annotated[Path, typer.Argument(help="A run folder, as `metavib train` writes it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
@@ -135,6 +158,11 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
     found = override(base, given.values)
     check_counts(given.options, found)
     return found
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names that are separated by commas; a name that has one itself is given by `--set`."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def assignments(texts: list[str]) -> dict[str, str]:

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metavib.cli.options import (
+    Categories,
     ConfigFile,
     Csv,
     Device,
+    Drop,
     Experiment,
     Features,
     Given,
     Improved,
+    Inputs,
     Json,
     KernelName,
     LikelihoodName,
     Method,
+    Missing,
     Precision,
     Quiet,
     Root,
@@ -27,6 +31,7 @@ from metavib.cli.options import (
     Shots,
     Target,
     TaskColumn,
+    names,
     resolved,
 )
 from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, REGRESSION, read
@@ -64,6 +69,10 @@ def train(
     csv: Csv = None,
     task: TaskColumn = None,
     target: Target = None,
+    inputs: Inputs = None,
+    drop: Drop = None,
+    categories: Categories = None,
+    missing: Missing = None,
     likelihood: LikelihoodName = None,
     features: Features = [],  # noqa: B006
     trained: Annotated[
@@ -94,6 +103,10 @@ def train(
         "--csv": ("tasks.table.csv", csv),
         "--task": ("tasks.table.task", task),
         "--target": ("tasks.table.target", target),
+        "--inputs": ("tasks.table.features", names(inputs)),
+        "--drop": ("tasks.table.drop", names(drop)),
+        "--categories": ("tasks.table.categories", names(categories)),
+        "--missing": ("tasks.table.missing", missing),
         "--likelihood": ("model.likelihood", likelihood),
         "--features": ("tasks.features", list(map(str, features)) or None),
     }

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metavib.cli.options import (
+    Categories,
     ConfigFile,
     Csv,
     Device,
+    Drop,
     Features,
     Given,
     Improved,
+    Inputs,
     Json,
     KernelName,
     LikelihoodName,
     Method,
+    Missing,
     Precision,
     Quiet,
     Root,
@@ -27,6 +31,7 @@ from metavib.cli.options import (
     Target,
     TaskColumn,
     assignments,
+    names,
     resolved,
 )
 from metavib.show import tables
@@ -85,6 +90,10 @@ def tune(
     csv: Csv = None,
     task: TaskColumn = None,
     target: Target = None,
+    inputs: Inputs = None,
+    drop: Drop = None,
+    categories: Categories = None,
+    missing: Missing = None,
     likelihood: LikelihoodName = None,
     features: Features = [],  # noqa: B006
     quiet: Quiet = False,
@@ -112,6 +121,10 @@ def tune(
         "--csv": ("tasks.table.csv", csv),
         "--task": ("tasks.table.task", task),
         "--target": ("tasks.table.target", target),
+        "--inputs": ("tasks.table.features", names(inputs)),
+        "--drop": ("tasks.table.drop", names(drop)),
+        "--categories": ("tasks.table.categories", names(categories)),
+        "--missing": ("tasks.table.missing", missing),
         "--likelihood": ("model.likelihood", likelihood),
         "--features": ("tasks.features", list(map(str, features)) or None),
     }

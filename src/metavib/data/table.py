@@ -1,160 +1,275 @@
-"""Tables of the user's own: a CSV file with a header, read column by column, or refused with the row and the column.
+"""Tables of the user's own, as they are: a CSV or Parquet file, a data frame, a dictionary of columns, a list of rows.
 
-city,temperature,hour,demand
-Bern,3.5,8,112
+city,weather,hour,demand
+Bern,sun,8,112
 Bern,,9,118            an empty cell (or NA, NaN, null, none, in any case) is a missing value
-Basel,5.1,8,96
+Basel,rain,8,96
+
+A `Table` holds the columns by their names and knows the place of each row, so that every error can name it. What its
+columns become as numbers is told by a `metavib.data.schema.Schema`.
 """
 
 import csv
 import difflib
 import hashlib
+import io
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, final
 
 import numpy as np
 
-MISSING = frozenset(("", "na", "nan", "null", "none"))
+MISSING = frozenset(("", "na", "nan", "null", "none", "<na>", "nat"))
+INDEX = ("", "Unnamed: 0", "__index_level_0__")  # names of the row numbers that pandas and R write beside a table
 BYTES = 2**31  # the largest file that is read
 CELL = 10_000  # characters of the longest cell
+FORMS = (".csv", ".parquet")
 
 
-class Columns(NamedTuple):
-    """What was asked for: `x (n, d)` with NaN for missing, `y (n,)`, `tasks (n,)` as text; and the names of x."""
-
-    x: np.ndarray
-    y: np.ndarray | None
-    tasks: np.ndarray | None
-    features: tuple[str, ...]
-
-
-def read_csv(
-    path: Path | str, *, features: Sequence[str] = (), target: str | None = None, task: str | None = None
-) -> Columns:
-    """Reads some columns of a CSV file.
+@final
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns by name, all of the same length.
 
     Args:
-        path: the file: UTF-8, columns separated by commas, names in the first line.
-        features: columns of the inputs, in the order wanted; empty: all but target and task.
-        target: column of the outputs, which may not be missing.
-        task: column of the task of each row, any text.
+        columns: the cells of each column: an array of numbers, truth values or dates, or one of any objects (texts, a
+            mixture), in which None is a missing value.
+        source: the file they come from, for error messages; empty for a table in memory.
+        lines: the line of each row in that file, where it has lines.
+        categories: columns that are known to name categories, whatever their cells look like.
+
+    Example:
+        >>> table = in_memory({"city": ["Bern", "Basel"], "hour": [8, 9]})
+        >>> table.names, len(table), table.numbers("hour")
+        (('city', 'hour'), 2, array([8., 9.]))
+        >>> table.numbers("city")
+        Traceback (most recent call last):
+        ValueError: row 1, column 'city': 'Bern' is no finite number. Correct it, or leave this column out.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    source: str = ""
+    lines: Sequence[int] | None = None
+    categories: frozenset[str] = frozenset()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns, but not of one that only counts the rows."""
+        return tuple(name for name in self.columns if name not in INDEX)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The cells of a column."""
+        if name not in self.columns:
+            raise absent(self.source or "the data", name, self.names)
+        return self.columns[name]
+
+    def place(self, row: Any) -> str:
+        """Where a row is: the line of a file, or its number in memory, from 1."""
+        if self.lines is None:
+            return f"{self.source}{', ' * bool(self.source)}row {row + 1}"
+        return f"{self.source}, line {self.lines[row]}"
+
+    def only(self, names: Sequence[str]) -> "Table":
+        """Some of the columns, which must be there."""
+        return Table({name: self[name] for name in names}, self.source, self.lines, self.categories)
+
+    def select(self, which: np.ndarray) -> "Table":
+        """Some of the rows, by a mask."""
+        lines = None if self.lines is None else np.asarray(self.lines)[which].tolist()
+        columns = {name: cells[which] for name, cells in self.columns.items()}
+        return Table(columns, self.source, lines, self.categories)
+
+    def features(
+        self, chosen: Sequence[str] = (), *, drop: Sequence[str] = (), beside: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Names of the input columns.
+
+        Args:
+            chosen: these, in their order; empty: all.
+            drop: less these.
+            beside: less these too, which have another role in the table (target, task).
+        """
+        for name in (*chosen, *drop, *beside):
+            self[name]
+        wanted = [n for n in (chosen or self.names) if n not in drop and (chosen or n not in beside)]
+        if not wanted:
+            others = " and ".join(map(repr, (*beside, *drop)))
+            raise ValueError(f"{self.source or 'the data'}: no column is left for the inputs beside {others}.")
+        return tuple(wanted)
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A column as numbers, NaN for missing values."""
+        cells = self[name]
+        if cells.dtype.kind in "biuf":
+            return cells.astype(np.float64)
+        found = np.fromiter((number(cell) for cell in cells.tolist()), np.float64, len(cells))
+        for i in np.flatnonzero(np.isinf(found)):
+            if isinstance(cells[i], str) or not _is_number(cells[i]):  # infinite numbers are refused with the others
+                raise ValueError(
+                    f"{self.place(i)}, column {name!r}: {shown(cells[i])} is no finite number. Correct it, or leave "
+                    "this column out."
+                )
+        return found
+
+    def texts(self, name: str) -> list[str | None]:
+        """A column as texts that are the same however the table came, None for missing values."""
+        return [text(cell) for cell in self[name].tolist()]
+
+    def outputs(self, name: str) -> np.ndarray:
+        """A column of numbers in which nothing may be missing."""
+        found = self.numbers(name)
+        self._complete(name, "target", np.isnan(found))
+        return found
+
+    def labels(self, name: str) -> list[str]:
+        """A column of class labels, as texts, in which nothing may be missing."""
+        found = self.texts(name)
+        self._complete(name, "target", [label is None for label in found])
+        return found  # type: ignore[return-value]
+
+    def ids(self, column: str) -> list[Any]:
+        """The task of each row: the cells of a column or, of several (`school,year`), one text for each combination."""
+        names = self.id_columns(column)
+        texts = [self.texts(name) for name in names]
+        for name, cells in zip(names, texts, strict=True):
+            self._complete(name, "task", [cell is None for cell in cells])
+        if len(names) > 1:
+            return [_line(row) for row in zip(*texts, strict=True)]
+        return [c.strip() if isinstance(c, str) else c for c in self[names[0]].tolist()]
+
+    def id_columns(self, column: str) -> tuple[str, ...]:
+        """The columns that name the task of a row: one, or several whose names are separated by commas."""
+        if column not in self.columns and all(name.strip() in self.columns for name in column.split(",")):
+            return tuple(name.strip() for name in column.split(","))
+        self[column]
+        return (column,)
+
+    def _complete(self, name: str, role: str, missing: Any) -> None:
+        gaps = np.flatnonzero(missing)
+        if len(gaps):
+            raise ValueError(f"{self.place(gaps[0])}, column {name!r}: the {role} is missing; leave the row out.")
+
+
+# Files
+
+
+def read(path: Path | str, *, columns: Sequence[str] | None = None, texts: Sequence[str] = ()) -> Table:
+    """The table of a file: CSV (UTF-8, commas, names in the first line) or Parquet, by its name.
+
+    Args:
+        path: the file.
+        columns: those to read; all where None.
+        texts: columns to keep as text, even if all their cells are numbers: ids such as 007.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it cannot be read, with the row and the column.
+        ValueError: if it cannot be read, with the line.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file.")
     if path.stat().st_size > BYTES:
         raise ValueError(f"{path}: files of more than {BYTES >> 30} GiB are not read; this one is larger.")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return _read_parquet(path, columns)
     rows = _rows(path)
-    _, header = next(rows, (0, []))
-    names = _names(path, header)
-    other = [name for name in (target, task) if name is not None]
-    wanted = tuple(features) or tuple(name for name in names if name not in other)
-    present = set(names)
-    for name in (*other, *wanted):
-        if name not in present:
-            raise _absent(path, name, names)
-    if not wanted:
-        raise ValueError(f"{path}: no column is left for the inputs beside {' and '.join(map(repr, other))}.")
-    for role, chosen in (("target", target), ("task", task)):
-        if chosen in wanted:
-            raise ValueError(f"{path}: column {chosen!r} is the {role} and cannot be an input as well.")
-    if target is not None and target == task:
-        raise ValueError(f"{path}: column {target!r} cannot be both target and task.")
-
-    place = {name: i for i, name in enumerate(names)}
-    places = [place[name] for name in wanted]
-    x, y, tasks = array("d"), array("d"), list[str]()
-    for line, cells in rows:
-        if len(cells) != len(names):
-            raise ValueError(
-                f"{path}, line {line}: {len(cells)} cell{'s' * (len(cells) != 1)}, where the header has {len(names)}."
-            )
-        x.extend(_number(path, line, names[i], cells[i]) for i in places)
-        if target is not None:
-            value = _number(path, line, target, cells[place[target]])
-            if value != value:
-                raise ValueError(f"{path}, line {line}, column {target!r}: the target is missing; leave the row out.")
-            y.append(value)
-        if task is not None:
-            name = cells[place[task]].strip()
-            if not name:
-                raise ValueError(f"{path}, line {line}, column {task!r}: the task is missing; leave the row out.")
-            tasks.append(name)
-    if not x:
-        raise ValueError(f"{path}: the file has a header and no rows.")
-    return Columns(
-        np.frombuffer(x).reshape(-1, len(wanted)),
-        None if target is None else np.frombuffer(y),
-        None if task is None else np.array(tasks),
-        wanted,
-    )
+    names = header(path, next(rows, (0, []))[1])
+    wanted = _wanted(path, [name for name in names if name], columns)
+    as_text = {name for name in wanted if name in texts}
+    found = _read_csv(path, names, wanted, as_text)
+    if as_text > set(texts) & set(wanted):  # columns with other cells than numbers: once more, for their texts
+        found = _read_csv(path, names, wanted, as_text)
+    return found
 
 
-def from_memory(data: Any, *, features: Sequence[str], target: str | None = None) -> Columns:
-    """Columns by name of what is no file: a data frame, a dictionary of columns, rows as dictionaries, or an array.
-
-    Args:
-        data: a pandas, polars or Arrow table; a dictionary from names to columns, or to the numbers of one row; a
-            list of such rows; or an array `(n, d)` whose columns are the features in their order, without target
-            (`(n,)` where there is one feature).
-        features: columns of the inputs, in the order wanted.
-        target: column of the outputs, which may not be missing.
-
-    Raises:
-        ValueError: if a column is not there or holds something else than numbers, with its name and the row.
-    """
-    columns = by_name(data)
-    if columns is None:
-        return Columns(_matrix(data, features), None, None, tuple(features))
-    for name in (*features, *([] if target is None else [target])):
-        if name not in columns:
-            raise _absent("the data", name, list(map(str, columns)))
-    x = [_numbers(columns[name], name) for name in features]
-    if len({len(column) for column in x}) > 1:
-        sizes = ", ".join(f"{name} {len(column)}" for name, column in zip(features, x, strict=True))
-        raise ValueError(f"the columns must be equally long; got {sizes}.")
-    y = None if target is None else _numbers(columns[target], target)
-    if y is not None and np.isnan(y).any():
-        row = int(np.flatnonzero(np.isnan(y))[0]) + 1
-        raise ValueError(f"row {row}, column {target!r}: the target is missing; leave the row out.")
-    return Columns(np.stack(x, -1), y, None, tuple(features))
-
-
-def by_name(data: Any) -> Mapping[Any, Any] | None:
-    """The columns of a data frame, a dictionary or a list of rows, by name; None for anything without names."""
-    if isinstance(data, Mapping):
-        if any(isinstance(v, str) or not hasattr(v, "__len__") for v in data.values()):
-            return {name: [value] for name, value in data.items()}  # one row
-        return data
-    if isinstance(data, Sequence) and len(data) and all(isinstance(row, Mapping) for row in data):
-        names = dict.fromkeys(name for row in data for name in row)
-        return {name: [row.get(name) for row in data] for name in names}
-    if hasattr(data, "column_names"):  # Arrow, whose `columns` are no names
-        return {name: data.column(name).to_pylist() for name in data.column_names}
-    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
-        return {name: data[name] for name in data.columns}
-    return None
-
-
-def read_text(path: Path | str) -> list[dict[str, str]]:
-    """All cells of a CSV file as they are, a dictionary a row."""
+def read_cells(path: Path | str) -> list[dict[str, Any]]:
+    """All cells of a file as they are, a dictionary a row."""
     path = Path(path)
+    if path.suffix.lower() in (".parquet", ".pq"):
+        table = _read_parquet(path, None)
+        return [
+            dict(zip(table.columns, row, strict=True))
+            for row in zip(*(c.tolist() for c in table.columns.values()), strict=True)
+        ]
     rows = _rows(path)
-    names = _names(path, next(rows, (0, []))[1])
-    return [dict(zip(names, cells, strict=True)) for _, cells in rows]
+    names = header(path, next(rows, (0, []))[1])
+    return [{n: c for n, c in zip(names, cells, strict=True) if n} for _, cells in rows]
 
 
 def digest(path: Path | str) -> str:
     """SHA-256 of a file: whether it is still the same."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_csv(path: Path, names: Sequence[str], wanted: Sequence[str], as_text: set[str]) -> Table:
+    """Numbers of the columns that hold nothing else; other columns are added to `as_text`, and read if they are there.
+
+    A table of numbers is much smaller as numbers than as texts, so that texts are kept of no more columns than needed.
+    """
+    numbers = {name: array("d") for name in wanted if name not in as_text}
+    texts: dict[str, list[str | None]] = {name: [] for name in as_text}
+    same: dict[str, str] = {}  # one object for equal texts
+    where = {name: i for i, name in enumerate(names)}
+    lines, rows = array("q"), _rows(path)
+    next(rows)
+    for line, cells in rows:
+        if len(cells) != len(names):
+            raise ValueError(
+                f"{path}, line {line}: {len(cells)} cell{'s' * (len(cells) != 1)}, where the header has {len(names)}."
+            )
+        lines.append(line)
+        for name, column in texts.items():
+            cell = cells[where[name]].strip()
+            column.append(None if cell.lower() in MISSING else same.setdefault(cell, cell))
+        for name in list(numbers):
+            value = number(cells[where[name]])
+            if value - value != 0 and value == value:
+                as_text.add(name)
+                del numbers[name]
+            else:
+                numbers[name].append(value)
+    if not lines:
+        raise ValueError(f"{path}: the file has a header and no rows.")
+    found: dict[str, np.ndarray] = {}
+    for name in wanted:
+        if name in numbers:
+            found[name] = np.frombuffer(numbers[name])
+        elif name in texts:
+            found[name] = np.array(texts[name], dtype=object)
+    return Table(found, str(path), lines)
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(f"{path}: Parquet files are read by pyarrow: pip install metavib[parquet].") from error
+    try:
+        names = pyarrow.parquet.read_schema(path).names
+        data = pyarrow.parquet.read_table(path, columns=_wanted(path, names, columns))
+        found = in_memory(data)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: this is no Parquet file ({str(error).splitlines()[0]}).") from error
+    if not data.num_rows:
+        raise ValueError(f"{path}: the file has no rows.")
+    return Table(found.columns, str(path), None, found.categories)
+
+
+def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    """Names of the columns to read, in the order of the file."""
+    for name in columns or ():
+        if name not in names:
+            raise absent(path, name, names)
+    return [name for name in names if columns is None or name in columns]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -175,75 +290,138 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"{path}, line {reader.line_num}: this is not CSV ({error}).") from error
 
 
-def _names(path: Path, header: list[str]) -> list[str]:
-    names = [name.strip() for name in header]
+def header(path: Path, cells: list[str]) -> list[str]:
+    """The names of the columns; the first one may have none, and then counts the rows."""
+    names = [name.strip() for name in cells]
     if not names:
         raise ValueError(f"{path}: the file is empty; it should begin with a line of column names.")
     for separator, title in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and separator in names[0]:
             raise ValueError(f"{path}: the columns are separated by {title}; save the table with commas.")
-    if "" in names:
-        raise ValueError(f"{path}: column {names.index('') + 1} of the header has no name.")
+    if "" in names[1:] or names == [""]:
+        raise ValueError(f"{path}: column {names.index('', len(names) > 1) + 1} of the header has no name.")
     if len(set(names)) != len(names):
         repeated = Counter(names).most_common(1)[0][0]
         raise ValueError(f"{path}: the header names column {repeated!r} twice; rename one of them.")
     return names
 
 
-def _absent(path: Path | str, name: str, names: list[str]) -> ValueError:
-    close = difflib.get_close_matches(name, names[:1000], n=1)
+def absent(source: Path | str, name: str, names: Sequence[str]) -> ValueError:
+    """An error about a column that is not there, with the one that may have been meant."""
+    close = difflib.get_close_matches(name, list(names[:1000]), n=1)
     hint = f"Did you mean {close[0]!r}?" if close else f"It has {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
-    return ValueError(f"{path}: there is no column {name!r}. {hint}")
+    return ValueError(f"{source}: there is no column {name!r}. {hint}")
 
 
-def _number(path: Path, line: int, column: str, cell: str) -> float:
-    text = cell.strip()
-    if text.lower() in MISSING:
-        return float("nan")
+# Memory
+
+
+def in_memory(data: Any) -> Table:
+    """The table of a pandas, polars or Arrow frame, a dictionary of columns or of one row, or a list of such rows.
+
+    Raises:
+        ValueError: if its columns are not equally long.
+        TypeError: if it has no names, as an array has none.
+    """
+    columns = by_name(data)
+    if columns is None:
+        raise TypeError(f"expected a data frame, a dictionary of columns or a list of rows; got {type(data).__name__}.")
+    found = {str(name): cells_of(values, str(name)) for name, values in columns.items()}
+    if len({len(cells) for cells in found.values()}) > 1:
+        sizes = ", ".join(f"{name} {len(cells)}" for name, cells in found.items())
+        raise ValueError(f"the columns must be equally long; got {sizes}.")
+    kinds = {str(name): str(getattr(v, "dtype", getattr(v, "type", ""))) for name, v in columns.items()}
+    declared = [n for n, kind in kinds.items() if kind.lower().startswith(("categor", "enum", "dictionary"))]
+    return Table(found, categories=frozenset(declared))
+
+
+def by_name(data: Any) -> Mapping[Any, Any] | None:
+    """The columns of a data frame, a dictionary or a list of rows, by name; None for anything without names."""
+    if isinstance(data, Mapping):
+        if any(isinstance(v, str) or not hasattr(v, "__len__") for v in data.values()):
+            return {name: [value] for name, value in data.items()}  # one row
+        return data
+    if isinstance(data, Sequence) and len(data) and all(isinstance(row, Mapping) for row in data):
+        names = dict.fromkeys(name for row in data for name in row)
+        return {name: [row.get(name) for row in data] for name in names}
+    if hasattr(data, "column_names"):  # Arrow, whose `columns` are no names
+        return {name: data.column(name) for name in data.column_names}
+    if hasattr(data, "columns") and hasattr(data, "__getitem__"):
+        return {name: data[name] for name in data.columns}
+    return None
+
+
+def cells_of(values: Any, name: str) -> np.ndarray:
+    """The cells of a column in memory, `(n,)`."""
     try:
-        value = float(text) if "_" not in text else float("inf")  # to Python 1_000 is a number, to a table it is not
-    except ValueError:
-        value = float("inf")
-    if value - value == 0:
-        return value
-    shown = text if len(text) <= 40 else text[:40] + "..."
-    raise ValueError(
-        f"{path}, line {line}, column {column!r}: {shown!r} is no finite number. "
-        "Correct it, or name the columns to use as inputs without this one."
-    )
-
-
-def _matrix(data: Any, features: Sequence[str]) -> np.ndarray:
-    try:
-        x = np.asarray(data, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"expected rows of numbers, a data frame or a dictionary of columns: {error}.") from error
-    if x.ndim == 1 and (len(features) == 1 or not len(x)):
-        x = x.reshape(len(x), len(features))
-    if x.ndim != 2 or x.shape[1] != len(features):
-        names = ", ".join(features[:20]) + ", ..." * (len(features) > 20)
-        raise ValueError(f"an array of rows must be (n, {len(features)}), with the columns {names}; got {x.shape}.")
-    return x
-
-
-def _numbers(values: Any, column: str) -> np.ndarray:
-    """A column of a table in memory as numbers, NaN for missing."""
-    cells = np.asarray(values)
+        cells = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"column {name!r} must have one value a row: {error}.") from error
     if cells.ndim != 1:
-        raise ValueError(f"column {column!r} must have one number a row; got {cells.shape}.")
+        raise ValueError(f"column {name!r} must have one value a row; got {cells.shape}.")
+    if cells.dtype.kind == "m":
+        return cells / np.timedelta64(1, "s")  # durations in seconds
+    if cells.dtype.kind == "M":
+        return cells.astype("datetime64[us]")  # whose cells are Python's dates
     if cells.dtype.kind in "biuf":
-        return cells.astype(np.float64)
-    return np.array([_cell(i, column, cell) for i, cell in enumerate(cells.tolist())], dtype=np.float64)
+        return cells
+    objects = np.empty(len(cells), dtype=object)  # NumPy would have made 1 and "a" the texts "1" and "a"
+    objects[:] = [
+        None if is_missing(v) else v for v in (values if isinstance(values, list | tuple) else cells.tolist())
+    ]
+    return objects
 
 
-def _cell(i: int, column: str, cell: Any) -> float:
-    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+# Cells
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds no value: None, NaN, NaT, NA, or a text that says so."""
+    if isinstance(cell, str):
+        return cell.strip().lower() in MISSING
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)
+
+
+def number(cell: Any) -> float:
+    """A cell as a number: NaN for a missing value, infinity for what is none."""
+    if is_missing(cell):
         return float("nan")
-    text = str(cell).strip()
-    if text.lower() in MISSING:
-        return float("nan")
+    if isinstance(cell, str) and "_" in cell:  # to Python 1_000 is a number, to a table it is not
+        return float("inf")
     try:
-        return float(text) if "_" not in text else float(cell)
-    except (TypeError, ValueError):
-        shown = text if len(text) <= 40 else text[:40] + "..."
-        raise ValueError(f"row {i + 1}, column {column!r}: {shown!r} is no number.") from None
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return float("inf")
+
+
+def text(cell: Any) -> str | None:
+    """A cell as a text, the same from every source: 3 and 3.0 are "3", true is "true" in any case; None for missing."""
+    if is_missing(cell):
+        return None
+    if isinstance(cell, str):
+        found = cell.strip()
+        return found.lower() if found.lower() in ("true", "false") else found
+    if isinstance(cell, bool | np.bool_):
+        return str(bool(cell)).lower()
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+        return str(int(cell))
+    if isinstance(cell, date | time):
+        return cell.isoformat()
+    return str(cell)
+
+
+def shown(cell: Any) -> str:
+    """A cell as an error message quotes it."""
+    said = str(cell).strip()
+    return repr(said if len(said) <= 40 else said[:40] + "...")
+
+
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, int | float | np.number)
+
+
+def _line(cells: Sequence[str | None]) -> str:
+    """Texts as a line of CSV, which is another one for other texts."""
+    found = io.StringIO()
+    csv.writer(found, lineterminator="").writerow(cells)
+    return found.getvalue()

@@ -3,6 +3,8 @@
 import copy
 import warnings
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -10,10 +12,12 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 from torch import Tensor
 
 from metavib.adapt.learner import Learner, Predictor
+from metavib.data.schema import Schema, learn
+from metavib.data.table import Table, by_name, cells_of, in_memory, is_missing
 from metavib.estimators.models import build_model
 from metavib.estimators.training import Draw, History, Schedule, meta_train
 from metavib.likelihoods import Likelihood
@@ -24,6 +28,7 @@ from metavib.tasks.scaling import Scaling
 from metavib.tasks.task import Task
 
 SEEDS = 2**31 - 1
+NOTHING = "no_validation"  # scikit-learn's word for outputs that were not given
 
 
 class FewShotEstimator(BaseEstimator):
@@ -35,6 +40,7 @@ class FewShotEstimator(BaseEstimator):
         history_: steps taken, the step whose weights were kept, and the scores on held-out tasks.
         learner_: adapts the model to tasks.
         predictor_: the task this estimator is adapted to; absent after `fit(X, y, tasks=...)`.
+        schema_: what the columns of a data frame become as numbers; None for an array.
         n_features_in_, feature_names_in_: of the inputs.
     """
 
@@ -53,6 +59,7 @@ class FewShotEstimator(BaseEstimator):
     random_state: Any
     verbose: bool
     predictor_: Predictor
+    schema_: Schema | None
     _objective: Objective  # what meta-training maximises
 
     # Adaptation
@@ -77,17 +84,41 @@ class FewShotEstimator(BaseEstimator):
 
     # Checks
 
-    def _check(self, X: Any, y: Any = "no_validation", *, reset: bool) -> Any:
-        """Arrays of the right shapes; missing values are looked at later, where columns have names."""
+    def _check(self, X: Any, y: Any = NOTHING, *, reset: bool) -> Any:
+        """Arrays of the right shapes; missing values are looked at later, where columns have names.
+
+        A data frame becomes numbers by its schema, which is learned where `reset` says so.
+        """
+        alone = isinstance(y, str) and y == NOTHING
+        if not alone and y is not None:
+            _check_present(y)
         options: dict[str, Any] = {"dtype": (np.float64, np.float32, np.uint8), "allow_nd": True}
-        options |= {"ensure_all_finite": False, "reset": reset}
+        options |= {"ensure_all_finite": False}
         if reset:
             options["ensure_min_samples"] = 2
-        return validate_data(self, X, y, **options)
+        frame = is_frame(X)
+        if reset:
+            self.schema_ = None
+        if frame and (reset or self.schema_ is not None):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            table = in_memory(X)
+            if reset:
+                self.schema_ = learn(table, list(table.columns))
+            assert self.schema_ is not None
+            rows = self.schema_.encode(table)
+        elif self.schema_ is not None and not self.schema_.plain:
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            cells = np.asarray(X, dtype=object)
+            names = self.schema_.features
+            rows = self.schema_.encode(Table({name: cells_of(cells[:, i], name) for i, name in enumerate(names)}))
+        else:
+            with _explaining(X):
+                return validate_data(self, X, y, reset=reset, **options)
+        return check_array(rows, **options) if alone else check_X_y(rows, y, estimator=self, **options)
 
     def _names(self) -> list[str] | None:
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else list(names)
+        """The columns that inputs come from, where they have names."""
+        return None if self.schema_ is None else list(self.schema_.sources)
 
     def _inputs(self, X: np.ndarray) -> Tensor:
         """Standardised inputs, in float64."""
@@ -100,12 +131,7 @@ class FewShotEstimator(BaseEstimator):
         """Numbers of tasks; one task where there are no ids."""
         if tasks is None:
             return np.zeros(rows, dtype=np.int64)
-        ids = column_or_1d(np.asarray(tasks))
-        if len(ids) != rows:
-            raise ValueError(f"tasks must be one id a row, ({rows},); got {ids.shape}.")
-        if any(i is None or i != i for i in ids.tolist()):
-            raise ValueError("tasks must name the task of every row; some ids are missing (NaN or None).")
-        return np.unique(ids.astype(str) if ids.dtype == object else ids, return_inverse=True)[1]
+        return np.unique(task_names(tasks, rows), return_inverse=True)[1]
 
     # Meta-training
 
@@ -155,3 +181,55 @@ def left_out(count: int, total: int, why: str) -> None:
     """Warns of tasks that cannot be trained on."""
     if count:
         warnings.warn(f"{count} of {total} tasks are left out of meta-training: {why}.", UserWarning, stacklevel=3)
+
+
+def is_frame(X: Any) -> bool:
+    """Whether rows come as a data frame (pandas, polars, Arrow), whose columns have names."""
+    return (hasattr(X, "columns") or hasattr(X, "column_names")) and by_name(X) is not None
+
+
+def task_names(tasks: Any, rows: int) -> np.ndarray:
+    """The task of each row as a text; of several columns, one text for each combination."""
+    if is_frame(tasks):
+        columns = dict(in_memory(tasks).columns)
+    else:
+        ids = np.asarray(tasks)
+        ids = ids[:, None] if ids.ndim == 1 else ids
+        if ids.ndim != 2:
+            raise ValueError(
+                f"tasks must be one id a row, ({rows},), or columns that say it together; got {ids.shape}."
+            )
+        columns = {str(i): cells_of(column, "tasks") for i, column in enumerate(ids.T)}
+    table = Table(columns)
+    if len(table) != rows:
+        raise ValueError(f"tasks must be one id a row, ({rows},); got {len(table)} of them.")
+    if any(is_missing(cell) for cells in columns.values() for cell in cells.tolist()):
+        raise ValueError("tasks must name the task of every row; some ids are missing (NaN or None).")
+    found = table.ids(",".join(columns)) if len(columns) > 1 else table.texts(*columns)
+    return np.array(found, dtype=str)
+
+
+def _check_present(y: Any) -> None:
+    """Refuses missing outputs by their rows; what y is otherwise is scikit-learn's to check."""
+    cells = np.asarray(y)
+    if cells.ndim == 1 and cells.dtype.kind in "fO":
+        gaps = [i for i, cell in enumerate(cells.tolist()) if is_missing(cell)]
+        if gaps:
+            raise ValueError(
+                f"y is missing (NaN or None) in {len(gaps)} of {len(cells)} rows, the first of them row {gaps[0] + 1}: "
+                "Input y contains NaN. Leave these rows out."
+            )
+
+
+@contextmanager
+def _explaining(X: Any) -> Iterator[None]:
+    """Says which cell of an array is no number."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ValueError(
+            f"{error}: an array of inputs holds numbers. Pass a data frame (pandas, polars or Arrow), whose columns "
+            "may hold texts, dates and truth values as well."
+        ) from error

@@ -17,6 +17,7 @@ from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.predictor import Memorised
 from metavib.adapt.preparation import Pictures, Rows
 from metavib.data.archive import FORMATS
+from metavib.data.schema import Number
 from metavib.training import run_folder
 from metavib.training.config import TABLE, Config, read
 
@@ -88,7 +89,7 @@ class Engine:
         about |= {"experiment": self._config.tasks.name, "method": self._config.method}
         if isinstance(self._preparation, Pictures):
             return {**about, "size": self._config.tasks.size, "channels": self._preparation.channels}
-        *columns, target = ({"name": name, "low": low, "high": high} for name, low, high in self._ranges())
+        *columns, target = self._columns()
         return {**about, "columns": columns, "target": target}
 
     def examples(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -106,28 +107,37 @@ class Engine:
             return Data("rows", [self._row(0.5, known=False)])
         return Data("pictures", [base64.b64decode(self._drawing(0))])
 
-    def _ranges(self) -> Iterator[tuple[str, float, float]]:
-        """Each column, the target last, and where most of its values lie."""
+    def _columns(self) -> Iterator[dict[str, Any]]:
+        """Each column, the target last: where most of its numbers lie, or values that it may have."""
         assert isinstance(self._preparation, Rows)
-        names, scaling = (*self._preparation.features, self._preparation.target), self._preparation.scaling
+        schema, target, scaling = self._preparation.schema, self._preparation.target, self._preparation.scaling
         if self._config.tasks.name != TABLE:
-            yield from ((name, *ends) for name, ends in zip(names, RANGES[self._config.tasks.name], strict=True))
+            for name, (low, high) in zip((*schema.features, target), RANGES[self._config.tasks.name], strict=True):
+                yield {"name": name, "low": low, "high": high}
             return
-        means, scales = (
-            (*scaling.x.mean.tolist(), float(scaling.y.mean)),
-            (*scaling.x.scale.tolist(), float(scaling.y.scale)),
-        )
-        for name, mean, scale in zip(names, means, scales, strict=True):
-            yield name, mean - 2 * scale, mean + 2 * scale
+        start = 0
+        for column in schema.columns:
+            if isinstance(column, Number):
+                yield _range(column.name, float(scaling.x.mean[start]), float(scaling.x.scale[start]))
+            else:
+                yield {"name": column.name, "values": list(column.examples(float(scaling.x.mean[start])))}
+            start += len(column.names)
+        if self._preparation.classes:
+            yield {"name": target, "values": list(map(str, self._preparation.classes))}
+        else:
+            yield _range(target, float(scaling.y.mean), float(scaling.y.scale))
 
-    def _row(self, share: float, *, known: bool) -> dict[str, float]:
+    def _row(self, share: float, *, known: bool) -> dict[str, Any]:
         """A row that lies so far from the low end of each column to its high end."""
-        *columns, (target, low, high) = self._ranges()
-        found = {name: round(a + share * (b - a), 3) for name, a, b in columns}
-        value = (
-            float(share > 0.5) if self._trained.classifies else round(max(0.0, low) + share * (high - max(0.0, low)))
-        )
-        return found | ({target: value} if known else {})
+        *columns, target = self._columns()
+        found = {column["name"]: _between(column, share) for column in columns}
+        if not known:
+            return found
+        value = _between(target, share)
+        if "values" not in target:
+            low = max(0.0, target["low"])
+            value = float(share > 0.5) if self._trained.classifies else round(low + share * (target["high"] - low))
+        return found | {target["name"]: value}
 
     def _drawing(self, which: int) -> str:
         """A small picture in base64: a stroke that stands, one that lies, one that lies lower."""
@@ -242,3 +252,14 @@ class Engine:
         values = torch.stack((prediction.mean, prediction.variance.sqrt(), low, high), -1).tolist()
         rows = [dict(zip(("mean", "sd", "low", "high"), row, strict=True)) for row in values]
         return {"level": level, "predictions": rows}
+
+
+def _range(name: str, mean: float, scale: float) -> dict[str, Any]:
+    return {"name": name, "low": mean - 2 * scale, "high": mean + 2 * scale}
+
+
+def _between(column: dict[str, Any], share: float) -> Any:
+    """A value so far from the low end of a column to its high end, or from the first of its values to the last."""
+    if "values" in column:
+        return column["values"][round(share * (len(column["values"]) - 1))]
+    return round(column["low"] + share * (column["high"] - column["low"]), 3)

@@ -260,11 +260,12 @@ class Answers(BaseModel):
 
 
 class Column(BaseModel):
-    """A column of a table, and where most of its values lie."""
+    """A column of a table: where most of its numbers lie, or values it may have where these are no numbers."""
 
     name: str
     low: float | None = None
     high: float | None = None
+    values: list[str] | None = None
 
 
 class ModelAbout(BaseModel):

@@ -65,19 +65,24 @@ DROPPED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TableConfig:
-    """A table of one's own, in a CSV file. `metavib.training.protocols.table.resolve` fills in what the file decides.
+    """A table of one's own, in a file. `metavib.training.protocols.table.resolve` fills in what the file decides.
 
     Args:
-        csv: the CSV file.
-        task: the column that says which task a row belongs to.
-        target: the column with the output of each row.
+        csv: the file, CSV or Parquet by its name.
+        task: the column that says which task a row belongs to; several, whose values together say it, with commas.
+        target: the column with the output of each row: numbers, or labels of classes.
         features: the columns with the inputs; empty means all other columns.
+        drop: columns that are no inputs.
+        categories: input columns that name categories although they look like numbers or dates (codes, years).
         missing: what to do about missing inputs: refuse the file, or mean, which puts the training mean in their place
             and adds a column that says where.
         digest: SHA-256 of the file, filled in from it, so that no run goes on with another one.
-        mean: mean of each input column over the training tasks, filled in from the file.
-        scale: standard deviation of each input column over the training tasks, filled in from the file.
-        flags: numbers of the input columns that have an indicator of missing values, filled in from the file.
+        columns: what each input column became as numbers, as JSON, filled in from the file; empty where all are
+            numbers.
+        classes: labels of the classes, filled in from the file where the outputs are labels.
+        mean: mean of each column of numbers over the training tasks, filled in from the file.
+        scale: standard deviation of each column of numbers over the training tasks, filled in from the file.
+        flags: numbers of the columns that have an indicator of missing values, filled in from the file.
         y_mean: mean of a real output over the training tasks, filled in from the file.
         y_scale: standard deviation of a real output over the training tasks, filled in from the file.
 
@@ -91,8 +96,12 @@ class TableConfig:
     task: str = ""
     target: str = ""
     features: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     missing: str = "refuse"
     digest: str = ""
+    columns: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     flags: tuple[int, ...] = ()

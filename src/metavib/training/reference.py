@@ -95,6 +95,7 @@ PLACES = (
         "the experiment table",
         lambda c: c.tasks.name == TABLE,
         ("tasks.table.csv", "tasks.table.task", "tasks.table.target", "tasks.table.features")
+        + ("tasks.table.drop", "tasks.table.categories", "tasks.table.columns", "tasks.table.classes")
         + ("tasks.table.missing", "tasks.table.digest", "tasks.table.mean", "tasks.table.scale", "tasks.table.flags")
         + ("tasks.table.y_mean", "tasks.table.y_scale"),
     ),

@@ -12,9 +12,9 @@ export async function curves(room, models) {
   let level = 0.95
   let at = null // where the keys' cross is, in the plane
   const first = models[0]
-  const columns = first.columns
+  const columns = first.columns.filter(c => !c.values)
   let along = columns[0].name
-  const fixed = Object.fromEntries(columns.map(c => [c.name, (c.low + c.high) / 2]))
+  const fixed = Object.fromEntries(first.columns.map(c => [c.name, c.values ? c.values[0] : (c.low + c.high) / 2]))
 
   const said = h('p', { className: 'verdict', role: 'status', id: 'curve-said' })
   const problem = h('p', { className: 'problem', role: 'alert' })

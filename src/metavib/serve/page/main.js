@@ -18,7 +18,7 @@ const rooms = {
   },
   curves: {
     models: () => { // models of the same columns stand side by side
-      const real = served.filter(m => m.form === 'rows' && m.outputs === 'real')
+      const real = served.filter(m => m.form === 'rows' && m.outputs === 'real' && m.columns.some(c => !c.values))
       const key = m => JSON.stringify([m.columns.map(c => c.name), m.target.name])
       return real.filter(m => key(m) === key(real[0]))
     },

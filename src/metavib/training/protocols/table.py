@@ -1,8 +1,8 @@
-"""Tasks of one's own: a CSV file with a task and an output each row.
+"""Tasks of one's own: a CSV or Parquet file with a task and an output in each row.
 
 The tasks are divided at random, always in the same way, into those to train on, to select the model on and to test on.
-Everything a trained run needs later (columns, standardisation) is in its config: `resolve` puts it there. Errors and
-densities are in the units of the table.
+Everything a trained run needs later (what columns become, standardisation, labels) is in its config: `resolve` puts it
+there. Errors and densities are in the units of the table.
 """
 
 from dataclasses import replace
@@ -15,9 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.data.table import Columns, digest, read_csv
+from metavib.data import schema as schemas
+from metavib.data.schema import Rows, Schema
+from metavib.data.table import Table as Cells
+from metavib.data.table import digest, read
 from metavib.files import naming
-from metavib.likelihoods import ClassLikelihood, RealLikelihood
+from metavib.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from metavib.model import Model
 from metavib.networks.repeats import share
 from metavib.progress import Bar
@@ -32,6 +35,7 @@ from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 from metavib.training.protocols.regression import LEVELS, score_all, steps_at_test, summarise
 
 REAL = ("gaussian", "student-t")  # likelihoods whose outputs have units, and are standardised
+CLASSES = 50  # of a target, at most: more different labels are no classes
 
 
 class Split(NamedTuple):
@@ -43,16 +47,17 @@ class Split(NamedTuple):
         ('train', 'validation', 'test')
     """
 
-    train: Columns
-    validation: Columns
-    test: Columns
+    train: Rows
+    validation: Rows
+    test: Rows
 
 
 def resolve(config: Config) -> Config:
     """The config with what the file decides filled in: columns, standardisation (of the training tasks), digest.
 
-    Sites that fit the likelihood replace exact ones, which only the Gaussian has. Resolving twice changes nothing as
-    long as the file is the same.
+    Outputs that are labels make the likelihood one of classes, bernoulli for two and softmax for more. Sites that fit
+    the likelihood replace exact ones, which only the Gaussian has. Resolving twice changes nothing as long as the file
+    is the same.
     """
     table = config.tasks.table
     if table.csv is None:
@@ -61,27 +66,112 @@ def resolve(config: Config) -> Config:
         if not getattr(table, name):
             raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")
     path = Path(table.csv).absolute()
-    rows = read_csv(path, features=table.features, target=table.target, task=table.task)
+    cells = _cells(replace(table, csv=str(path)))
+    roles = schemas.check_roles(cells, table.features, target=table.target, task=table.task)
+    features = cells.features(table.features, drop=table.drop, beside=roles)
+    config = _with_likelihood(config, cells)
+    classes = config.tasks.table.classes
+    ids = np.array(cells.ids(table.task))
     with naming(path):
-        scalings.check_finite(rows.x, names=rows.features, missing=table.missing)
-        train = _split(rows).train
-        x = scalings.columns(train.x, names=rows.features, missing=table.missing)
-    y = scalings.outputs(train.y) if config.model.likelihood in REAL else scalings.as_they_are()
+        parts = split_tasks(ids)
+    schema = schemas.learn(cells.select(parts[0]), features, categories=table.categories)
+    x, y = schema.encode(cells), _values(cells, config)
+    with naming(path):
+        scalings.check_finite(x, names=schema.sources, missing=table.missing)
+        x_scaling = scalings.columns(x[parts[0]], names=schema.sources, missing=table.missing)
+    y_scaling = scalings.outputs(y[parts[0]]) if config.model.likelihood in REAL else scalings.as_they_are()
     table = replace(
         table,
         csv=str(path),
-        features=rows.features,
+        features=features,
         digest=digest(path),
-        mean=tuple(x.mean.tolist()),
-        scale=tuple(x.scale.tolist()),
-        flags=tuple(x.flags.tolist()),
-        y_mean=float(y.mean),
-        y_scale=float(y.scale),
+        columns=() if schema.plain else schema.to_json(),
+        classes=classes,
+        mean=tuple(x_scaling.mean.tolist()),
+        scale=tuple(x_scaling.scale.tolist()),
+        flags=tuple(x_scaling.flags.tolist()),
+        y_mean=float(y_scaling.mean),
+        y_scale=float(y_scaling.scale),
     )
-    model = config.model
-    if model.sites == "exact" and model.likelihood != "gaussian":
-        model = replace(model, sites="general")
-    return replace(config, model=model, tasks=replace(config.tasks, table=table, inputs=x.width))
+    return replace(config, tasks=replace(config.tasks, table=table, inputs=x_scaling.width))
+
+
+def schema(table: TableConfig) -> Schema:
+    """What the input columns of a resolved config become as numbers."""
+    return Schema.from_json(table.columns) if table.columns else schemas.numbers(table.features)
+
+
+def _cells(table: TableConfig) -> Cells:
+    """The file, with ids, labels and categories as texts."""
+    assert table.csv is not None
+    texts = (*table.categories, table.task, *(name.strip() for name in table.task.split(",")))
+    if table.columns:
+        texts += schema(table).texts
+    return read(table.csv, texts=texts)
+
+
+def _with_likelihood(config: Config, cells: Cells) -> Config:
+    """The config with a likelihood, sites and class labels that fit the outputs."""
+    model, tasks, target = config.model, config.tasks, config.tasks.table.target
+    labelled = schemas.is_text(cells, target)
+    name, classes = model.likelihood, tuple[str, ...]()
+    if labelled and name not in ("gaussian", "bernoulli", "softmax"):
+        raise ValueError(f"{cells.source}: column {target!r} holds labels, and {name} takes numbers.")
+    if labelled or name in ("bernoulli", "softmax"):
+        found = set(cells.labels(target))
+        if not 2 <= len(found) <= CLASSES and name != "bernoulli":
+            raise ValueError(
+                f"{cells.source}: column {target!r} has {len(found)} different values; a target of classes has between "
+                f"2 and {CLASSES}."
+            )
+        name = name if name != "gaussian" else "bernoulli" if len(found) == 2 else "softmax"
+        if name == "bernoulli" and len(found) != 2 and not found <= {"0", "1"}:
+            raise ValueError(
+                f"{cells.source}: column {target!r} must hold 0 and 1, or two labels, under bernoulli; it has "
+                f"{len(found)} different values."
+            )
+        if name == "softmax" or not found <= {"0", "1"}:
+            classes = tuple(sorted(found, key=_numbers_first))
+    sites = model.sites
+    if sites == "exact" and name != "gaussian":
+        sites = "simplified" if name == "softmax" else "general"
+    ways = len(classes) if name == "softmax" else tasks.ways
+    tasks = replace(tasks, table=replace(tasks.table, classes=classes), ways=ways)
+    return replace(config, model=replace(model, likelihood=name, sites=sites), tasks=tasks)
+
+
+def _numbers_first(label: str) -> tuple[float, str]:
+    """The order of labels: 2 before 10, and numbers before words."""
+    try:
+        return float(label), label
+    except ValueError:
+        return float("inf"), label
+
+
+def _values(cells: Cells, config: Config) -> np.ndarray:
+    """Outputs as numbers, checked: those of the table, or the places of labels among the classes."""
+    table = config.tasks.table
+    if table.classes:
+        place = {label: i for i, label in enumerate(table.classes)}
+        return np.array([place[label] for label in cells.labels(table.target)])
+    y = cells.outputs(table.target)
+    with naming(cells.source):
+        scalings.check_finite(y[:, None], names=(table.target,))
+        check_outputs(torch.tensor(y), table.target, build.likelihood(config))
+    return y
+
+
+def check_outputs(y: Tensor, target: str, likelihood: Likelihood) -> None:
+    """Refuses outputs that a likelihood has no room for, by the name of their column."""
+    if isinstance(likelihood, ClassLikelihood):
+        if bool(((y != 0) & (y != 1)).any()):
+            name = type(likelihood).__name__
+            raise ValueError(f"column {target!r} must hold 0 and 1 under a {name} likelihood.")
+        return
+    try:
+        likelihood.check(y)
+    except ValueError as error:
+        raise ValueError(f"column {target!r}: {error}") from error
 
 
 def scaling(table: TableConfig) -> Scaling:
@@ -97,7 +187,7 @@ def scaling(table: TableConfig) -> Scaling:
 
 @final
 class Table(Experiment):
-    r"""Tasks drawn from the rows of a CSV file.
+    r"""Tasks drawn from the rows of a file.
 
     Args:
         config: that of the run, as `resolve` completes it.
@@ -127,13 +217,13 @@ class Table(Experiment):
             raise ValueError(f"model.backbone must be mlp on table; got {config.model.backbone!r}.")
         if config.device != "cpu":
             raise ValueError(f"tables are drawn from on the CPU: set device = cpu; got {config.device!r}.")
-        if config.model.likelihood == "softmax":
-            raise ValueError("table takes real outputs, counts and 0/1; the likelihood softmax is for images.")
         self.config, self.dtype, self.scaling = config, build.DTYPES[config.precision], scaling(table)
+        self._likelihood = build.likelihood(config)
         assert table.csv is not None
-        rows = read_csv(table.csv, features=table.features, target=table.target, task=table.task)
         if digest(table.csv) != table.digest:
             raise ValueError(f"{table.csv} is not the file this run was started with: its contents have changed.")
+        cells, becomes = _cells(table), schema(table)
+        rows = Rows(becomes.encode(cells), _values(cells, config), np.array(cells.ids(table.task)), becomes.sources)
         with naming(table.csv):
             self.split = _split(rows)
             sizes = {"shots": tasks.shots, "queries": tasks.queries}
@@ -205,36 +295,18 @@ class Table(Experiment):
             }
         return {name: values.reshape(shape) for name, values in scores.items()}
 
-    def _tasks(self, rows: Columns, *, shots: int, queries: int, min_shots: int | None = None) -> TableTasks:
+    def _tasks(self, rows: Rows, *, shots: int, queries: int, min_shots: int | None = None) -> TableTasks:
         assert rows.y is not None
-        y = _outputs(rows.y, self.config)
-        x = _inputs(rows, self.config.tasks.table)
+        scalings.check_finite(rows.x, names=rows.names, missing=self.config.tasks.table.missing)
+        x, y = self.scaling.x.standardise(torch.tensor(rows.x)), torch.tensor(rows.y)
+        y = y.long() if isinstance(self._likelihood, ClassLikelihood) else self.scaling.y.standardise(y)
         return TableTasks(x, y, rows.tasks, shots=shots, queries=queries, min_shots=min_shots)
 
 
-def _split(rows: Columns) -> Split:
+def _split(rows: Rows) -> Split:
     return Split(*(_select(rows, part) for part in split_tasks(rows.tasks)))
 
 
-def _select(rows: Columns, which: np.ndarray) -> Columns:
+def _select(rows: Rows, which: np.ndarray) -> Rows:
     assert rows.y is not None and rows.tasks is not None
-    return Columns(rows.x[which], rows.y[which], rows.tasks[which], rows.features)
-
-
-def _inputs(rows: Columns, table: TableConfig) -> Tensor:
-    scalings.check_finite(rows.x, names=rows.features, missing=table.missing)
-    return scaling(table).x.standardise(torch.tensor(rows.x))
-
-
-def _outputs(y: np.ndarray, config: Config) -> Tensor:
-    """Outputs as the likelihood takes them: standardised, counts, or labels 0 and 1."""
-    values, likelihood = torch.tensor(y), build.likelihood(config)
-    if isinstance(likelihood, ClassLikelihood):
-        if bool(((values != 0) & (values != 1)).any()):
-            raise ValueError(f"column {config.tasks.table.target!r} must hold 0 and 1 under {config.model.likelihood}.")
-        return values.long()
-    try:
-        likelihood.check(values)
-    except ValueError as error:
-        raise ValueError(f"column {config.tasks.table.target!r}: {error}") from error
-    return scaling(config.tasks.table).y.standardise(values)
+    return Rows(rows.x[which], rows.y[which], rows.tasks[which], rows.names)
