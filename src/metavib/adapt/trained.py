@@ -96,7 +96,7 @@ class Trained:
         return x
 
     def classes(self, labels: list[Hashable], given: Sequence[Hashable] | None) -> Labels:
-        """The classes of a new task: those that the user names, those of the run, or those that occur among its labels."""
+        """The classes of a new task: those that the user names, those of the run, or those that its labels are."""
         if not self.classifies:
             if given is not None:
                 name = type(self.model.likelihood).__name__
