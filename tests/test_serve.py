@@ -202,7 +202,7 @@ def test_a_batch_makes_changes_in_order_and_then_predicts(http) -> None:
     assert [a["version"] for a in answers[1:4]] == [1, 1, 2]
     assert answers[4]["repeated"] and answers[4]["version"] == 2
     assert answers[5]["points"] == 2
-    assert answers[6]["status"] == 404 and answers[7]["status"] == 422 and "no number" in answers[7]["error"]
+    assert answers[6]["status"] == 404 and answers[7]["status"] == 422 and "no finite number" in answers[7]["error"]
 
 
 # Versions and keys --------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_the_document_describes_what_is_answered(http) -> None:
         ("/v1/tasks", {"model": "sines", "name": "t"}, 409, "exists"),
         ("/v1/tasks/t/update", {"points": {}}, 422, "exactly one of rows"),
         ("/v1/tasks/t/update", {"points": {"rows": [{"x": 1}]}}, 422, "column"),
-        ("/v1/tasks/t/update", {"points": {"rows": [{"x": "a", "y": 1}]}}, 422, "no number"),
+        ("/v1/tasks/t/update", {"points": {"rows": [{"x": "a", "y": 1}]}}, 422, "no finite number"),
         ("/v1/tasks/t/update", {"points": {"rows": [], "labels": []}}, 422, "target"),
         ("/v1/tasks/t/update", {"points": {"pictures": ["AAAA"], "labels": ["a"]}}, 422, "takes rows"),
         ("/v1/tasks/t/update", {"points": {"pictures": ["?"], "labels": ["a"]}}, 422, "base64"),
