@@ -57,6 +57,7 @@ KERNELS = [
     case(kernels.RBF, lambda: kernels.RBF(0.8)),
     case(kernels.Matern32, lambda: kernels.Matern32(0.8)),
     case(kernels.Matern52, lambda: kernels.Matern52(0.8)),
+    case(kernels.Given),
 ]
 
 LIKELIHOODS = [

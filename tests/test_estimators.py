@@ -46,7 +46,7 @@ def blobs(classes=20, rows=8, seed=0):
 @pytest.fixture(scope="module")
 def regressor():
     x, y, ids = lines()
-    return FewShotRegressor(n_steps=150, random_state=0).fit(x, y, tasks=ids)
+    return FewShotRegressor(backbone="mlp", n_steps=150, random_state=0).fit(x, y, tasks=ids)
 
 
 @pytest.mark.parametrize("estimator", [FewShotRegressor(**SMALL), FewShotClassifier(**SMALL)], ids=["real", "class"])
@@ -116,7 +116,7 @@ def test_training_improves_on_held_out_tasks_and_keeps_the_best(regressor):
 def test_early_stopping_ends_training_and_goes_back():
     """A rate at which training only does harm: it stops after `patience` validations, at the weights it began with."""
     x, y, ids = lines()
-    e = FewShotRegressor(n_steps=400, learning_rate=3.0, patience=3, hidden=(16,), random_state=0)
+    e = FewShotRegressor(backbone="mlp", n_steps=400, learning_rate=3.0, patience=3, hidden=(16,), random_state=0)
     e.fit(x, y, tasks=ids)
     assert e.history_.steps < 400 and e.history_.step <= e.history_.steps - 3 * 10
     assert np.isfinite(e.adapt(x[:3], y[:3]).predict(x)).all()
@@ -186,7 +186,7 @@ def test_missing_values_become_the_mean_and_an_indicator():
 
 def test_clone_pickle_and_pipeline():
     x, y, ids = lines()
-    pipe = make_pipeline(StandardScaler(), FewShotRegressor(**SMALL))
+    pipe = make_pipeline(StandardScaler(), FewShotRegressor(**SMALL, backbone="mlp"))
     pipe.fit(x, y, fewshotregressor__tasks=ids)
     assert pipe[-1].history_.steps == 20
     here = pipe[-1].adapt(pipe[:-1].transform(x[:5]), y[:5])
@@ -382,3 +382,59 @@ def test_without_scikit_learn_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install metavib\[sklearn\]"):
         importlib.import_module("metavib.estimators")
+
+
+# The hierarchical prior, the default for rows with task ids
+
+
+@pytest.fixture(scope="module")
+def hierarchy():
+    x, y, ids = lines()
+    return FewShotRegressor(random_state=0).fit(x, y, tasks=ids)
+
+
+def test_by_default_tasks_are_learned_from_without_a_network(hierarchy):
+    x, y, _ = lines(1, 60, seed=5)
+    here = hierarchy.adapt(x[:6], y[:6])
+    assert np.sqrt(np.mean((here.predict(x[6:]) - y[6:]) ** 2)) < 1.5 * 50 * 0.1  # the noise is 0.1 times 50
+    assert hierarchy.history_ is None and [row.known for row in hierarchy.report_.rows] == [0, 1, 3, 5, 10]
+    assert hierarchy.report_.rows[-1].rmse < 20 < hierarchy.report_.rows[0].rmse  # in the units of y
+
+
+def test_before_any_row_a_task_is_what_all_tasks_are(hierarchy):
+    """Levels and slopes vary by 50 around 1000: the mean is near there, and the deviation holds them."""
+    mean, sd = hierarchy.predict(np.array([[-2.0], [0.0], [2.0]]), return_std=True)
+    assert (np.abs(mean - 1000) < 100).all() and (sd > 25).all() and (sd < 300).all() and sd[0] > sd[1] < sd[2]
+    x, y, _ = lines(1, 3, seed=6)
+    stream = pickle.loads(pickle.dumps(hierarchy))
+    assert np.array_equal(stream.partial_fit(x, y).predict(x), hierarchy.adapt(x, y).predict(x))
+
+
+def test_many_tasks_in_one_call_are_what_each_is_alone(hierarchy):
+    x, y, ids = lines(5, 8, seed=8)
+    names = np.array(["Bern", "Basel", "Biel", "Brig", "Baden"])[ids]
+    many = hierarchy.adapt(x[::2], y[::2], tasks=names[::2])
+    mean, sd = many.predict(x[1::2], return_std=True, tasks=names[1::2])
+    interval = many.predict_interval(x[1::2], 0.8, tasks=names[1::2])
+    for name in np.unique(names):
+        mine, asked = (names == name)[::2], (names == name)[1::2]
+        alone = hierarchy.adapt(x[::2][mine], y[::2][mine])
+        its, its_sd = alone.predict(x[1::2][asked], return_std=True)
+        np.testing.assert_allclose(mean[asked], its, rtol=1e-8)
+        np.testing.assert_allclose(sd[asked], its_sd, rtol=1e-6)
+        np.testing.assert_allclose(interval[asked], alone.predict_interval(x[1::2][asked], 0.8), rtol=1e-8)
+    np.testing.assert_allclose(many.predict(x[:2], tasks=["Chur", "Chur"]), hierarchy.predict(x[:2]))
+    with pytest.raises(ValueError, match=r"many tasks predicts; it needs the task of each row, tasks="):
+        many.predict(x)
+    with pytest.raises(ValueError, match=r"one task predicts; it needs adapt\(X, y, tasks=ids\)"):
+        hierarchy.predict(x, tasks=names)
+
+
+def test_a_hierarchy_needs_tasks_and_rows():
+    x, y, _ = lines()
+    with pytest.raises(ValueError, match="learns from rows .* no task ids"):
+        FewShotRegressor(backbone="hierarchical").fit(x, y)
+    with pytest.raises(ValueError, match="likelihood='poisson'"):
+        FewShotRegressor(backbone="hierarchical", likelihood="poisson").fit(
+            x, np.arange(len(y)), tasks=np.arange(len(y)) // 9
+        )

@@ -23,6 +23,10 @@ from metavib.tasks.inputs import Inputs
 class Kernel(nn.Module, ABC):
     """k(x, x') on features: embed once, compare often."""
 
+    def mean(self, phi: Float[Tensor, "*b n m"]) -> Float[Tensor, "*b n 1"] | None:
+        """The mean m(x) of the process, where it has one; None is a mean of zero, that of most kernels."""
+        return None
+
     def prepare(self, phi: Float[Tensor, "*b p m"], inputs: Inputs) -> Float[Tensor, "*b p m"]:
         """What must see all points of a task together (batch-norm); nothing, for most kernels."""
         return phi
@@ -50,6 +54,28 @@ class ExplicitKernel(Kernel, ABC):
     def diagonal(self, z: Tensor) -> Tensor:
         r"""$|z_i|^2$."""
         return z.square().sum(-1)
+
+
+class Given(ExplicitKernel):
+    r"""$GP(m, k)$ with $k(x, x') = z \cdot z'$, of features $\phi = (z, m)$ that hold embedding and mean as they are.
+
+    For priors whose features know all of it themselves, such as that of a group given other groups
+    (`metavib.groups`).
+
+    Example:
+        >>> import torch
+        >>> phi = torch.tensor([[1.0, 2.0, 30.0]])
+        >>> Given().embed(phi).tolist(), Given().mean(phi).tolist()
+        ([[1.0, 2.0]], [[30.0]])
+    """
+
+    def embed(self, phi: Tensor) -> Tensor:
+        """All features but the last."""
+        return phi[..., :-1]
+
+    def mean(self, phi: Tensor) -> Tensor:
+        """The last feature."""
+        return phi[..., -1:]
 
 
 class Linear(ExplicitKernel):

@@ -12,7 +12,7 @@ from metavib.tasks.task import Examples
 
 
 class FunctionPrior(nn.Module):
-    r"""$f \sim GP(0, k)$ with k on the features $\phi(x; \theta)$.
+    r"""$f \sim GP(m, k)$ with k, and the mean m where the kernel has one, on the features $\phi(x; \theta)$.
 
     Args:
         backbone: $\phi$.

@@ -73,7 +73,7 @@ class GPEncoder(Encoder):
             likelihood: p(y | f).
             dtype: of features and sites from here on; their own where None.
         """
-        m, s = self.sites(phi, y, mask, likelihood)
+        m, s = self._sites(phi, y, mask, prior, likelihood)
         return posterior(prior.kernel, phi.to(dtype=dtype), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
 
     def memory(
@@ -103,12 +103,18 @@ class GPEncoder(Encoder):
         memory = None
         for x, y, mask in zip(*(t.split(part, support.y.ndim - 1) for t in support), strict=True):
             phi = prior.features_of(Points(x, mask), weights)
-            m, s = self.sites(phi, y, mask, likelihood)
+            m, s = self._sites(phi, y, mask, prior, likelihood)
             m = m * F.one_hot(y, m.shape[-1]) if by_class else m
             sums = memorise(prior.kernel.embed(phi.to(dtype=dtype)), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
             memory = sums if memory is None else memory + sums
         assert memory is not None
         return memory
+
+    def _sites(self, phi: Tensor, y: Tensor, mask: Tensor, prior: FunctionPrior, likelihood: Likelihood) -> Sites:
+        """Sites of f - m(x); of f itself where the prior's mean is zero."""
+        m, s = self.sites(phi, y, mask, likelihood)
+        mean = prior.kernel.mean(phi)
+        return Sites(m if mean is None else m - (mean * mask.unsqueeze(-1)).to(m.dtype), s)
 
     def obstacle(self, prior: FunctionPrior, likelihood: Likelihood) -> str | None:
         """None where the kernel is explicit, each point has features and a site of its own, and classes may grow."""

@@ -26,6 +26,8 @@ from metavib.objective import Objective
 from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling
 from metavib.tasks.task import Task
+from metavib.training import build
+from metavib.training.config import ModelConfig
 
 SEEDS = 2**31 - 1
 NOTHING = "no_validation"  # scikit-learn's word for outputs that were not given
@@ -37,9 +39,10 @@ class FewShotEstimator(BaseEstimator):
     Attributes:
         model_: the meta-trained model, in float64.
         scaling_: how inputs and outputs are standardised.
-        history_: steps taken, the step whose weights were kept, and the scores on held-out tasks.
+        history_: steps taken, the step whose weights were kept, and the scores on held-out tasks; None without a
+            network.
         learner_: adapts the model to tasks.
-        predictor_: the task this estimator is adapted to; absent after `fit(X, y, tasks=...)`.
+        predictor_: the task this estimator is adapted to; after `fit(X, y, tasks=...)` absent, or a task without rows.
         schema_: what the columns of a data frame become as numbers; None for an array.
         n_features_in_, feature_names_in_: of the inputs.
     """
@@ -59,6 +62,7 @@ class FewShotEstimator(BaseEstimator):
     random_state: Any
     verbose: bool
     predictor_: Predictor
+    history_: History | None
     schema_: Schema | None
     _objective: Objective  # what meta-training maximises
 
@@ -142,6 +146,8 @@ class FewShotEstimator(BaseEstimator):
                 "need n_steps >= 0, tasks_per_step >= 1, 0 <= validation_fraction < 1 and patience >= 1; got "
                 f"{self.n_steps}, {self.tasks_per_step}, {self.validation_fraction} and {self.patience}."
             )
+        self._range((1, 1))  # refused before any work, whether it is needed or not, as is the kernel
+        build.kernel(ModelConfig(kernel=self.kernel), 1)
         x_scaling = scalings.columns(X, names=self._names(), missing=self.missing)
         self.scaling_, self._event = Scaling(x_scaling, y_scaling), X.shape[1:]
         return self._inputs(X).float(), check_random_state(self.random_state)

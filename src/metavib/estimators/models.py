@@ -21,7 +21,7 @@ SITES = {
     "bernoulli": "full",
     "softmax": "simplified",
 }
-BACKBONES = ("auto", "mlp", "identity", "conv4")
+BACKBONES = ("auto", "hierarchical", "mlp", "identity", "conv4")
 
 
 def build_model(

@@ -6,7 +6,9 @@ With $K = Z Z^\top$, Z `n x M`, and $S = \mathrm{diag}(s)$ (THEORY.md, sections 
 * `Primal` factorises $A + I$, $A = Z^\top S^{-1} Z$, `M x M`; for explicit kernels. It needs only the memory
   (A, b, c, l, n), of constant size, which points are added to and taken from.
 
-Both share one factorisation between all c outputs, whose variance is therefore the same.
+Both share one factorisation between all c outputs, whose variance is therefore the same. Where the prior has a mean
+m(x), all of this holds for f - m: sites are those of the residuals (`GPEncoder` subtracts the mean), and `marginals`
+adds the mean again.
 
 The algebra is in float64 whatever the precision of the features, and its results are in that precision again. A
 variance is what is left of $k_{**}$ when all but the last digits of it are explained: with features of size 100 and
@@ -63,8 +65,9 @@ class Dual(Posterior):
         k = self.kernel.gram(self.z, z) * self.mask[..., :, None]
         L_k = self.factor.solve(k)  # L^-1 k_*^T
         var = self.kernel.diagonal(z) - L_k.square().sum(-2)
+        mean = _add_mean(L_k.mT @ self.L_m, self.kernel, x)
         # Rounding can take the difference of two equal numbers below zero.
-        return Normal((L_k.mT @ self.L_m).to(x.dtype), var.clamp(min=0).unsqueeze(-1).to(x.dtype))
+        return Normal(mean.to(x.dtype), var.clamp(min=0).unsqueeze(-1).to(x.dtype))
 
     def kl(self) -> Tensor:
         r"""$\frac12 [ \sum_c a_c^\top K a_c + C ( \log|K+S| - \sum \log s - n + \sum_j s_j (K+S)^{-1}_{jj} ) ]$.
@@ -112,7 +115,7 @@ class Primal(Posterior):
         r"""$\mu_* = z_*^\top w$, $v_* = z_*^\top (A+I)^{-1} z_*$ at features x (eq. 12)."""
         z = self.kernel.embed(x).double()
         var = self.factor.solve(z.mT).square().sum(-2)
-        return Normal((z @ self.w).to(x.dtype), var.unsqueeze(-1).to(x.dtype))
+        return Normal(_add_mean(z @ self.w, self.kernel, x).to(x.dtype), var.unsqueeze(-1).to(x.dtype))
 
     def kl(self) -> Tensor:
         r"""$\frac12 [ \sum_c w_c^\top w_c + C ( \log|A+I| - \mathrm{tr}\, A (A+I)^{-1} ) ]$ (eq. 13)."""
@@ -180,3 +183,9 @@ def posterior(kernel: Kernel, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "
     if isinstance(kernel, ExplicitKernel) and z.shape[-2] > z.shape[-1]:
         return Primal(kernel, memorise(z, mask, sites), dtype=z.dtype)
     return Dual(kernel, z, mask, sites)
+
+
+def _add_mean(residual: Tensor, kernel: Kernel, phi: Tensor) -> Tensor:
+    """The mean of f, from that of f - m(x)."""
+    mean = kernel.mean(phi)
+    return residual if mean is None else residual + mean.double()

@@ -1,0 +1,320 @@
+r"""How the prior of new groups is learned: the evidence of the groups sets the kernels, the groups set the covariance.
+
+1. The parameters $\theta$ of the features, and the noise, maximise the evidence of the groups (times a weak prior), by
+   L-BFGS: `fit_features`. With few groups that is all that can be known.
+2. The covariance $\Sigma$ of a group's own weights, which the kernels say is I, has an inverse Wishart prior around
+   that: $\Sigma \mid v_{1..G}$ has the mode $(c\,q\,I + \sum_i E[v_i v_i^\top]) / (c\,q + G)$. Many groups end at the
+   covariance they have, whatever the kernels said; c, how much the kernels count, is the one under which groups held
+   out have the highest density: `refine`.
+3. Groups held out say how wide the prior is in truth, and how good its predictions are (`metavib.groups.report`).
+
+What it costs is bounded: parameters are learned from some rows of some groups, and sums over groups are made block by
+block, so that memory does not grow with the number of groups.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import inf, log
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from metavib import linalg
+from metavib.groups.evidence import Group, Said, Shared, log_evidence, said, shared
+from metavib.groups.features import Features, layout, spread_over
+from metavib.groups.prior import hierarchical, widened
+from metavib.groups.report import Held, Report, report, scale
+from metavib.groups.rows import Block, blocks, members
+from metavib.model import Model
+
+ITERATIONS = 40  # of L-BFGS
+EVIDENCE_ROWS, EVIDENCE_EACH = 1000, 40  # rows of all groups, and of each, that set the kernels' parameters
+REFINE_ROWS, REFINE_EACH = 15_000, 60  # those that set the covariance
+SHARED_ROWS, SHARED_EACH = 100_000, 500  # those that set the shared function
+OWN = 30  # q, directions of a group's own function
+STRENGTHS = (inf, 2.0, 0.5, 0.12, 0.03)  # c
+STEPS = 8  # of expectation and maximisation
+FOLDS = 4
+MANY = 100  # with more groups than this one fold says enough
+FEW = 40  # with fewer groups than this the kernels' parameters are learned anew without each fold
+REACH = 12.0  # of the logarithms of parameters from where they start: no further can algebra bear
+NOISE = 3e-4  # smallest noise variance, of outputs of variance 1
+
+
+class Learned(NamedTuple):
+    """What was learned from groups: the model of a new one, and how good its predictions of groups held out are."""
+
+    model: Model
+    report: Report
+
+
+def learn(x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, seed: int) -> Learned:
+    """Learns the prior of a new group from the rows of many.
+
+    Args:
+        x: standardised columns, in float64.
+        y: outputs of mean 0 and variance 1.
+        group: the group of each row, numbered from 0.
+        seed: of samples and folds.
+
+    Example:
+        Groups that are lines of their own, around a line that all share.
+
+        >>> random = np.random.default_rng(0)
+        >>> group, x = np.repeat(np.arange(30), 6), random.normal(size=180)
+        >>> y = x + random.normal(size=(30, 2))[group, 0] * 0.3
+        >>> model, report = learn(torch.tensor(x)[:, None], torch.tensor((y - y.mean()) / y.std()), group, seed=0)
+        >>> report.rows[1].rmse < 0.5 * report.rows[0].rmse  # one row known, and none
+        True
+    """
+    random = np.random.default_rng(seed)
+    sets = members(group)
+    features = spread_over(x, layout(x.numpy(), y.numpy(), group), random)
+    noise = fit_features(features, x, y, sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random), _within(y, group))
+    fold = random.permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
+    learned = refine(features, x, y, sets, noise, random)
+    held = []
+    for k in range(folds(len(sets))):
+        rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
+        its, noise_k = features, noise
+        if len(sets) <= FEW:
+            its = Features(features.sizes)
+            its.load_state_dict(features.state_dict())
+            chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
+            noise_k = fit_features(its, x, y, chosen, noise, iterations=ITERATIONS // 3)
+        model = refine(its, x, y, rest, noise_k, random, strength=learned.strength).model
+        held.append(Held(model, [rows for rows, f in zip(sets, fold, strict=True) if f == k]))
+    wider = scale(held, x, y)
+    return Learned(widened(learned.model, wider), report(held, x, y, wider, random))
+
+
+def folds(groups: int) -> int:
+    """How many times a fold of the groups is held out: once where there are many of them, never where there is one."""
+    return 0 if groups < 2 else min(FOLDS, groups) if groups <= MANY else 1
+
+
+def sample(sets: Sequence[np.ndarray], rows: int, each: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Some of the groups, and of their rows: as many as fit into a number of rows, in random order."""
+    found, count = [], 0
+    for i in random.permutation(len(sets)):
+        mine = sets[i] if len(sets[i]) <= each else random.permutation(sets[i])[:each]
+        found.append(mine)
+        count += len(mine)
+        if count >= rows:
+            break
+    return found
+
+
+def _within(y: Tensor, group: np.ndarray) -> float:
+    """Where the noise variance starts: a third of the variance within groups."""
+    values, counts = y.numpy(), np.bincount(group)
+    means = np.bincount(group, values) / counts
+    return max(0.3 * float(np.sum((values - means[group]) ** 2)) / max(len(values) - len(counts), 1), 1e-3)
+
+
+# The kernels
+
+
+def fit_features(
+    features: Features,
+    x: Tensor,
+    y: Tensor,
+    sets: Sequence[np.ndarray],
+    noise: float,
+    *,
+    iterations: int = ITERATIONS,
+) -> float:
+    """Moves the features' parameters, in place, to where the evidence of the groups is highest; returns the noise.
+
+    Args:
+        features: start and result.
+        x: rows `(rows, d)`.
+        y: their outputs `(rows,)`, of mean 0 and variance 1.
+        sets: the rows of each group.
+        noise: variance to start at.
+        iterations: of L-BFGS, at most.
+    """
+    from scipy.optimize import minimize
+
+    log_noise = torch.tensor([log(noise)], dtype=x.dtype, requires_grad=True)
+    parameters = [*features.requires_grad_().parameters(), log_noise]
+    taken = [(b.take(x), b.take(y), b.mask) for b in blocks(sets)]
+    rows = sum(len(s) for s in sets)
+
+    def negative(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        _set(parameters, theta)
+        groups = [
+            Group(
+                features.shared(xs) * mask.unsqueeze(-1),
+                features.own(xs) * mask.unsqueeze(-1),
+                ys,
+                torch.where(mask > 0, log_noise.exp() + NOISE, 1.0),
+            )
+            for xs, ys, mask in taken
+        ]
+        prior = features.log_prior() - 0.5 * ((log_noise - log(0.1)) / 3).square().sum()
+        value = -(log_evidence(groups, rows) + prior)
+        slopes = torch.autograd.grad(value, parameters)
+        return float(value.detach()), torch.cat([g.flatten() for g in slopes]).numpy()
+
+    start = torch.cat([p.detach().flatten() for p in parameters]).numpy()
+    bounds = [(low - REACH, low + REACH) for low in start]
+    found = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
+    _set(parameters, found.x)
+    features.requires_grad_(False)
+    return float(log_noise.detach().exp() + NOISE)
+
+
+def _set(parameters: Sequence[Tensor], values: np.ndarray) -> None:
+    """Puts numbers into parameters, one after another."""
+    at = 0
+    with torch.no_grad():
+        for p in parameters:
+            p.copy_(torch.as_tensor(values[at : at + p.numel()]).reshape(p.shape))
+            at += p.numel()
+
+
+# The covariance of a group's own weights
+
+
+class Spread(NamedTuple):
+    r"""$\Sigma$ of a group's own weights, and the noise variance."""
+
+    sigma: Tensor
+    noise: float
+
+
+class Residuals(NamedTuple):
+    r"""Groups of a block, less the shared function: features $\psi$, residuals r, and which rows are real."""
+
+    psi: Float[Tensor, "b n q"]
+    r: Float[Tensor, "b n"]
+    mask: Float[Tensor, "b n"]
+
+
+class Refined(NamedTuple):
+    """The model of a new group, and the strength c that was chosen."""
+
+    model: Model
+    strength: float
+
+
+@torch.no_grad()
+def refine(
+    features: Features,
+    x: Tensor,
+    y: Tensor,
+    sets: Sequence[np.ndarray],
+    noise: float,
+    random: np.random.Generator,
+    *,
+    strength: float | None = None,
+) -> Refined:
+    """The model of a new group: the covariance of groups, and the posterior of w.
+
+    Args:
+        features: with their parameters.
+        x: rows `(rows, d)`.
+        y: their outputs `(rows,)`.
+        sets: the rows of each group.
+        noise: variance to start at.
+        random: decides on samples.
+        strength: c, where it is known; chosen by groups held out where None.
+    """
+    some = sample(sets, REFINE_ROWS, REFINE_EACH, random)
+    sampled = x[torch.as_tensor(np.concatenate(some)[:4000])]
+    basis = _directions(features.own(sampled))
+    spread = Spread(torch.eye(basis.shape[1], dtype=x.dtype), noise)
+    parts = list(blocks(some))
+
+    def posterior(spread: Spread, of: Iterable[Block] | None = None) -> Shared:
+        psi_root = basis @ linalg.cholesky(spread.sigma, what="Sigma")
+        of = blocks(sample(sets, SHARED_ROWS, SHARED_EACH, random)) if of is None else of
+        return shared(_sum(said(_group(b, features, psi_root, x, y, spread.noise)) for b in of))
+
+    def residuals(w: Tensor) -> list[Residuals]:
+        found = []
+        for b in parts:
+            xs, mask = b.take(x), b.mask
+            psi = (features.own(xs) @ basis) * mask.unsqueeze(-1)
+            found.append(Residuals(psi, (b.take(y) - features.shared(xs) @ w) * mask, mask))
+        return found
+
+    if strength is None:
+        strength = inf if len(some) < 8 else _strength(spread, residuals(posterior(spread, parts).w))
+    if strength < inf:
+        for _ in range(2):
+            spread = steps(spread, residuals(posterior(spread, parts).w), strength)
+    w = posterior(spread)
+    root = basis @ linalg.cholesky(spread.sigma, what="Sigma")
+    return Refined(hierarchical(features, w, root, spread.noise, sampled), strength)
+
+
+def steps(spread: Spread, data: Sequence[Residuals], strength: float) -> Spread:
+    r"""Steps of expectation and maximisation towards the best $\Sigma$ and noise.
+
+    With $v_i \mid y_i \sim N(m_i, P_i)$, $P_i = (\Sigma^{-1} + \Psi_i^\top \Psi_i / \sigma^2)^{-1}$, the expectations
+    are $E[v_i v_i^\top] = m_i m_i^\top + P_i$ and, of a row's squared noise, $e^2 + \psi^\top P_i \psi$.
+    """
+    prior = strength * len(spread.sigma)
+    count, rows = sum(len(d.r) for d in data), float(sum(d.mask.sum() for d in data))
+    identity = linalg.identity_like(spread.sigma)
+    for _ in range(STEPS):
+        sigma, noise = spread
+        inverse = torch.cholesky_inverse(linalg.cholesky(sigma, what="Sigma"))
+        total, squares = torch.zeros_like(sigma), 0.0
+        for psi, r, mask in data:
+            P = torch.cholesky_inverse(linalg.cholesky(inverse + psi.mT @ psi / noise, what="Sigma^-1 + Psi^T Psi"))
+            m = (P @ (psi.mT @ r.unsqueeze(-1)) / noise).squeeze(-1)
+            total += P.sum(0) + m.mT @ m
+            e = (r - (psi @ m.unsqueeze(-1)).squeeze(-1)) * mask
+            squares += float(e.square().sum() + ((psi @ P) * psi).sum())
+        spread = Spread((prior * identity + total) / (prior + count), max(squares / rows, NOISE))
+    return spread
+
+
+def log_density(spread: Spread, data: Sequence[Residuals]) -> float:
+    r"""$\sum_i \log N(r_i \mid 0, \Psi_i \Sigma \Psi_i^\top + \sigma^2 I)$ but for a constant."""
+    found = 0.0
+    for psi, r, mask in data:
+        s = torch.where(mask > 0, spread.noise, 1.0)
+        L = linalg.cholesky(psi @ spread.sigma @ psi.mT + torch.diag_embed(s), what="Psi Sigma Psi^T + S")
+        deviation = torch.linalg.solve_triangular(L, r.unsqueeze(-1), upper=False).square().sum()
+        found -= float(0.5 * deviation + L.diagonal(dim1=-2, dim2=-1).log().sum())
+    return found
+
+
+def _strength(spread: Spread, data: Sequence[Residuals]) -> float:
+    """The strength under which either half of the groups is most likely, given the other half."""
+    halves = [[Residuals(*(t[k::2] for t in d)) for d in data if len(d.r) > k] for k in (0, 1)]
+
+    def score(strength: float) -> float:
+        found = 0.0
+        for mine, others in (halves, halves[::-1]):
+            given = spread if strength == inf else steps(spread, others, strength)
+            found += log_density(given, mine)
+        return found
+
+    return max(STRENGTHS, key=score)
+
+
+def _group(b: Block, features: Features, root: Tensor, x: Tensor, y: Tensor, noise: float) -> Group:
+    xs, mask = b.take(x), b.mask.unsqueeze(-1)
+    s = torch.where(b.mask > 0, noise, 1.0)
+    return Group(features.shared(xs) * mask, (features.own(xs) @ root) * mask, b.take(y), s)
+
+
+def _directions(psi: Tensor) -> Tensor:
+    """The leading directions of a group's own function over some rows, at most `OWN`."""
+    values, vectors = torch.linalg.eigh(psi.mT @ psi / len(psi))
+    return vectors[:, values > 1e-7 * values[-1]][:, -OWN:]
+
+
+def _sum(parts: Iterable[Said]) -> Said:
+    total = None
+    for part in parts:
+        total = part if total is None else total + part
+    assert total is not None
+    return total

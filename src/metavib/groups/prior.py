@@ -1,0 +1,113 @@
+r"""The prior of a new group, given the groups learned from: a Gaussian process with a mean and an explicit kernel.
+
+Every group is $f_i = g + h_i$ (THEORY.md, section 12), with $g(x) = \phi(x)^\top w$ common to all and $h_i(x) =
+\psi(x)^\top v_i$ its own. After many groups w is known up to a Gaussian, $w \sim N(\hat w, V)$, and the weights of a
+group up to their covariance, $v_i \sim N(0, \Sigma)$. So a new group has the prior
+
+$$f \sim GP(\phi(x)^\top \hat w,\; z(x)^\top z(x')), \qquad
+z(x) = [\phi(x),\, \psi(x)]\, R, \qquad R R^\top = \begin{pmatrix} V & \\ & \Sigma \end{pmatrix}.$$
+
+This is eq. 33. In the one bound this is a choice of prior alone: encoder (exact sites) and likelihood (Gaussian) are
+those of GP-VIB, and a posterior given some rows is that of `metavib.posteriors`, primal or dual, of constant size and
+additive. No rows give the prior, which is what is known of a group before its first row.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from metavib.encoders import ExactSites
+from metavib.groups.evidence import Shared
+from metavib.groups.features import Features, Sizes
+from metavib.kernels import Given
+from metavib.likelihoods import Gaussian
+from metavib.methods import gp_vib
+from metavib.model import Model
+from metavib.networks import Backbone
+from metavib.priors import FunctionPrior
+from metavib.tasks.inputs import Inputs
+
+NEGLIGIBLE = 1e-5  # directions that add less than this share of the noise variance to a prediction are left out of z
+FLOOR = 1e-6  # of the noise variance, of outputs of variance 1
+
+
+class Hierarchy(Backbone):
+    r"""What a row becomes under the prior of a new group: $z(x)$ and, last, the mean $\phi(x)^\top \hat w$.
+
+    Args:
+        sizes: of the features.
+        rank: length of z.
+
+    Example:
+        >>> import torch
+        >>> from metavib.groups.features import Sizes
+        >>> prior = Hierarchy(Sizes(1, 0, 1, 0, 0, 0), rank=2)  # a line that all share, a line of each
+        >>> prior(Inputs(torch.zeros(5, 1, dtype=torch.float64), torch.ones(5, dtype=torch.bool), 0)).shape
+        torch.Size([5, 3])
+    """
+
+    pointwise = True
+    w: Tensor
+    root: Tensor
+
+    def __init__(self, sizes: Sizes, rank: int) -> None:
+        super().__init__()
+        self.phi = Features(sizes)
+        self.features = rank + 1
+        shared, own = self.phi.widths
+        self.register_buffer("w", torch.zeros(shared, dtype=torch.float64))
+        self.register_buffer("root", torch.zeros(shared + own, rank, dtype=torch.float64))
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """z and the mean at inputs `(..., p, d)`."""
+        phi, psi = self.phi.shared(inputs.x), self.phi.own(inputs.x)
+        return torch.cat([torch.cat([phi, psi], -1) @ self.root, (phi @ self.w).unsqueeze(-1)], -1)
+
+
+def empty(sizes: Sizes, rank: int) -> Model:
+    """A model of the shape that `hierarchical` makes, before anything is known."""
+    return gp_vib(Hierarchy(sizes, rank), Given(), ExactSites(), Gaussian(1.0, floor=FLOOR)).double()
+
+
+@torch.no_grad()
+def hierarchical(
+    features: Features, shared: Shared, own: Float[Tensor, "m q"], noise: float, sample: Float[Tensor, "rows d"]
+) -> Model:
+    r"""GP-VIB under the prior of a new group.
+
+    Args:
+        features: $\phi$ and $\psi$.
+        shared: the posterior of w.
+        own: $\Sigma^{1/2}$.
+        noise: variance of the outputs around a group's function.
+        sample: inputs over which a direction must matter to be kept in z.
+    """
+    L_phi = torch.linalg.solve_triangular(shared.L, features.shared(sample).mT, upper=False)  # (Phi V^1/2)^T
+    z = torch.cat([L_phi.mT, features.own(sample) @ own], -1)
+    values, vectors = torch.linalg.eigh(z.mT @ z / len(sample))
+    kept = vectors[:, values > NEGLIGIBLE * noise]
+    upper = torch.linalg.solve_triangular(shared.L.mT, kept[: len(shared.w)], upper=True)
+    root = torch.cat([upper, own @ kept[len(shared.w) :]])
+    model = empty(features.sizes, root.shape[1])
+    backbone = _hierarchy(model)
+    backbone.phi.load_state_dict(features.state_dict())
+    backbone.w.copy_(shared.w)
+    backbone.root.copy_(root)
+    model.likelihood = Gaussian(max(noise, 2 * FLOOR), floor=FLOOR).double()
+    return model.requires_grad_(False).eval()
+
+
+@torch.no_grad()
+def widened(model: Model, factor: float) -> Model:
+    """The same model with all variances, of functions and of the noise, larger by a factor: no mean changes."""
+    backbone, likelihood = _hierarchy(model), model.likelihood
+    assert isinstance(likelihood, Gaussian)
+    noise = factor * float(likelihood.noise())
+    backbone.root.mul_(factor**0.5)
+    model.likelihood = Gaussian(max(noise, 2 * FLOOR), floor=FLOOR).double()
+    return model.requires_grad_(False).eval()
+
+
+def _hierarchy(model: Model) -> Hierarchy:
+    assert isinstance(model.prior, FunctionPrior) and isinstance(model.prior.network.body, Hierarchy)
+    return model.prior.network.body

@@ -1,0 +1,152 @@
+"""How good predictions of new groups are: measured on groups held out, beside what one would do without the others."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metavib.likelihoods import Gaussian
+from metavib.model import Model
+from metavib.posteriors.functions import Dual
+from metavib.posteriors.memory import Sites
+from metavib.priors import FunctionPrior
+from metavib.tasks.inputs import Points
+from metavib.tasks.task import Examples, Task
+
+KNOWN = (0, 1, 3, 5, 10)  # K, rows known of a group
+GROUPS, QUERIES, LONGEST = 200, 30, 60  # groups held out, rows of each predicted, and rows that say how wide it is
+NINETY = 1.6448536269514722  # standard normal quantile of 0.95
+DOUBT = 4.0  # groups that the width found by the evidence counts for
+
+
+class Held(NamedTuple):
+    """A model, and groups that it knows nothing of, by their rows."""
+
+    model: Model
+    groups: list[np.ndarray]
+
+
+class Row(NamedTuple):
+    """Predictions with K rows `known` of each of some `groups`, in the units of the outputs.
+
+    `rmse` is their root mean squared error and `coverage` the share of outputs inside 90 % intervals, which are `width`
+    wide on average; `shared` is the error of one function for all groups, `alone` that of a ridge regression on the
+    known rows of each group alone.
+    """
+
+    known: int
+    groups: int
+    rmse: float
+    coverage: float
+    width: float
+    shared: float
+    alone: float
+
+
+class Report(NamedTuple):
+    """How good predictions of groups held out are.
+
+    Example:
+        >>> print(Report([Row(0, 9, 2.0, 0.91, 6.5, 2.0, 3.0), Row(5, 9, 1.0, 0.9, 3.0, 2.0, 1.5)]))
+        rows known of a new group  typical error  one function for all  each group alone  90 % intervals hold
+                                0              2                     2                 3                 91 %
+                                5              1                     2               1.5                 90 %
+    """
+
+    rows: list[Row]
+
+    def scaled(self, scale: float) -> "Report":
+        """The same in other units of the outputs."""
+        each = [
+            r._replace(**{n: scale * getattr(r, n) for n in ("rmse", "width", "shared", "alone")}) for r in self.rows
+        ]
+        return Report(each)
+
+    def __str__(self) -> str:
+        titles = (
+            "rows known of a new group",
+            "typical error",
+            "one function for all",
+            "each group alone",
+            "90 % intervals hold",
+        )
+        lines = ["  ".join(titles)]
+        for r in self.rows:
+            cells = (f"{r.known}", f"{r.rmse:.4g}", f"{r.shared:.4g}", f"{r.alone:.4g}", f"{100 * r.coverage:.0f} %")
+            lines.append("  ".join(cell.rjust(len(title)) for cell, title in zip(cells, titles, strict=True)))
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def scale(held: Sequence[Held], x: Tensor, y: Tensor) -> float:
+    r"""By which factor the variances of predictions were too small, on groups held out.
+
+    With $\delta_i = r_i^\top (K_i + S_i)^{-1} r_i$ of the $n_i$ rows of a group, $\delta_i / n_i$ is 1 on average where
+    the prior is as wide as it should be. Where there are few groups the prior is believed more than their average.
+    """
+    found = []
+    for model, groups in held:
+        prior, likelihood = model.prior, model.likelihood
+        assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian)
+        for rows in groups[:GROUPS]:
+            index = torch.as_tensor(rows[:LONGEST])
+            real = torch.ones(len(index), dtype=torch.bool)
+            phi = prior.features_of(Points(x[index], real))
+            z, mean = phi[..., :-1], phi[..., -1]
+            sites = Sites((y[index] - mean).unsqueeze(-1), likelihood.noise().expand(len(index)))
+            found.append(float(Dual(prior.kernel, z, real, sites).L_m.square().mean()))
+    return (DOUBT + sum(found)) / (DOUBT + len(found)) if found else 1.0
+
+
+@torch.no_grad()
+def report(held: Sequence[Held], x: Tensor, y: Tensor, wider: float, random: np.random.Generator) -> Report:
+    """Predictions of groups held out with some of their rows known, beside baselines."""
+    orders = [(model, [random.permutation(rows) for rows in groups[:GROUPS]]) for model, groups in held]
+    found = []
+    for known in KNOWN:
+        parts = [_predicted(model, [o for o in of if len(o) > known], known, x, y) for model, of in orders]
+        parts = [part for part in parts if part is not None]
+        groups = sum(len(o) > known for _, of in orders for o in of)
+        if groups < 3:
+            continue
+        error, deviation, shared, alone = (torch.cat(column) for column in zip(*parts, strict=True))
+        deviation = deviation * wider**0.5
+        rmse, of_all, of_each = (float(e.square().mean().sqrt()) for e in (error, shared, alone))
+        coverage = float((error.abs() <= NINETY * deviation).double().mean())
+        found.append(Row(known, groups, rmse, coverage, float(2 * NINETY * deviation.mean()), of_all, of_each))
+    return Report(found)
+
+
+def _predicted(model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
+    """Errors, standard deviations, and errors of the two baselines, of all rows that are predicted."""
+    if not orders:
+        return None
+    longest = min(QUERIES, max(len(o) for o in orders) - known)
+    support = torch.as_tensor(np.stack([o[:known] for o in orders]))
+    padded = [np.pad(o[known : known + longest], (0, max(0, known + longest - len(o)))) for o in orders]
+    query = torch.as_tensor(np.stack(padded))
+    real = torch.arange(longest) < torch.tensor([len(o) - known for o in orders])[:, None]
+    known_rows = Examples(x[support], y[support], torch.ones(support.shape, dtype=torch.bool))
+    task = Task(known_rows, Examples(x[query], y[query], real))
+    assert isinstance(model.likelihood, Gaussian)
+    mean, variance = model.likelihood.predict(model(task))
+    first = Examples(x[support[:, :0]], y[support[:, :0]], torch.ones(len(orders), 0, dtype=torch.bool))
+    shared, _ = model.likelihood.predict(model(Task(first, task.query)))
+    alone = _ridge(x[support], y[support], x[query])
+    truth = y[query]
+    return tuple(t[real] for t in (mean - truth, variance.sqrt(), shared - truth, alone - truth))
+
+
+def _ridge(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+    """Ridge regressions, one of each group, of penalty 1 on standardised columns; the mean where rows are few."""
+    if not x.shape[1]:
+        return torch.zeros(at.shape[:2], dtype=at.dtype)
+    level, centre = y.mean(1, keepdim=True), x.mean(1, keepdim=True)
+    if x.shape[1] < 3:
+        return level.expand(at.shape[:2])
+    z = x - centre
+    A = z.mT @ z + torch.eye(x.shape[-1], dtype=x.dtype)
+    slope = torch.linalg.solve(A, z.mT @ (y - level).unsqueeze(-1))
+    return level + ((at - centre) @ slope).squeeze(-1)

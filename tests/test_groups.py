@@ -1,0 +1,255 @@
+"""A shared function and one of each group: the algebra against dense formulas, the limits against other libraries."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch.testing import assert_close
+
+from metavib import Learner
+from metavib.groups import evidence, hierarchical, learn
+from metavib.groups.features import KNOTS, Features, Layout, Sizes, layout, spread_over
+from metavib.groups.learn import fit_features, refine
+from metavib.groups.report import Report, Row
+from metavib.groups.rows import blocks, members
+from metavib.tasks.task import examples
+
+
+def random_groups(seed=0, sizes=(3, 1, 4, 2), M=5, q=3):
+    """Blocks of groups with random features, and the dense covariance of all their rows."""
+    rng = np.random.default_rng(seed)
+    phi, psi = rng.normal(size=(sum(sizes), M)), rng.normal(size=(sum(sizes), q))
+    y, s = rng.normal(size=sum(sizes)), rng.uniform(0.2, 1.0, sum(sizes))
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    made = []
+    for b in blocks(members(group)):
+        parts = [b.take(torch.tensor(values)) for values in (phi, psi, y)]
+        made.append(evidence.Group(*parts, torch.where(b.mask > 0, b.take(torch.tensor(s)), 1.0)))
+    return made, phi, psi, y, s, group
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+def test_blocks_hold_every_row_of_every_group_once(sizes) -> None:
+    group = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    seen = []
+    for b in blocks(members(group)):
+        for index, mask in zip(b.places, b.mask, strict=True):
+            rows = index[mask > 0].numpy()
+            assert len(set(group[rows])) == 1 and len(rows) == sizes[group[rows[0]]]
+            seen += rows.tolist()
+    assert sorted(seen) == list(range(len(group)))
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 4, 2), (1,), (6,), (1, 1, 1)])
+def test_the_evidence_is_the_density_of_all_rows_together(sizes) -> None:
+    made, phi, psi, y, s, group = random_groups(sizes=sizes)
+    same = group[:, None] == group[None]
+    cov = phi @ phi.T + same * (psi @ psi.T) + np.diag(s)
+    expected = stats.multivariate_normal(np.zeros(len(y)), cov).logpdf(y)
+    assert float(evidence.log_evidence(made, len(y))) == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_gradient_of_the_evidence_is_that_of_differences() -> None:
+    made, *_, y, _, _ = random_groups()
+    tensors = [t.clone().requires_grad_() for block in made for t in block]
+
+    def of(*tensors):
+        groups = [evidence.Group(*tensors[i : i + 4]) for i in range(0, len(tensors), 4)]
+        return evidence.log_evidence(groups, len(y))
+
+    assert torch.autograd.gradcheck(of, tensors, atol=1e-6)
+
+
+def test_what_groups_say_adds_up_and_is_taken_back() -> None:
+    made, *_ = random_groups(sizes=(3, 9))
+    a, b = (evidence.said(block) for block in made)
+    for mine, back in zip(a, (a + b) - b, strict=True):
+        assert_close(mine, back)
+    total = evidence.shared(a + b)
+    assert_close(total.L @ total.L.mT, (a + b).A + torch.eye(5, dtype=torch.float64))
+
+
+def dense(features, x, y, group, noise, *, root, at, support, outputs):
+    """A new group by the textbook: condition the joint Gaussian of all rows, old and new, on what is known."""
+    everything = np.concatenate([x, support, at])
+    number = np.concatenate([group, np.full(len(support) + len(at), -1)])
+    with torch.no_grad():
+        phi, psi = features.shared(torch.tensor(everything)).numpy(), features.own(torch.tensor(everything)).numpy()
+    cov = phi @ phi.T + (number[:, None] == number[None]) * (psi @ root @ root.T @ psi.T)
+    n = len(x) + len(support)
+    gain = np.linalg.solve(cov[:n, :n] + noise * np.eye(n), cov[:n, n:]).T
+    mean = gain @ np.concatenate([y, outputs])
+    return mean, np.diag(cov[n:, n:] - gain @ cov[:n, n:]) + noise
+
+
+def adapted(model, x, y, at):
+    found = Learner(model).adapt(examples(torch.tensor(x), torch.tensor(y))).predict(torch.tensor(at))
+    return found.mean.numpy(), found.variance.numpy()
+
+
+@pytest.mark.parametrize("known", [0, 1, 7])
+def test_the_prior_of_a_new_group_is_the_hierarchical_process_given_the_others(known) -> None:
+    """Through features, root and memory, or by one dense conditioning on all rows: the same predictions."""
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(6), 5), rng.normal(size=(30, 2))
+    y = np.sin(x[:, 0]) + rng.normal(size=6)[group] + 0.1 * rng.normal(size=30)
+    features = spread_over(torch.tensor(x), layout(x, y, group), rng).requires_grad_(False)
+    at, support, outputs = (rng.uniform(-1, 1, (n, 2)) for n in (4, known, known))
+    outputs = outputs[:, 0]
+    found = refine(features, torch.tensor(x), torch.tensor(y), members(group), 0.2, rng, strength=np.inf)
+    every = np.eye(features.widths[1])
+    expected = dense(features, x, y, group, 0.2, root=every, at=at, support=support, outputs=outputs)
+    for mine, its in zip(adapted(found.model, support, outputs, at), expected, strict=True):
+        np.testing.assert_allclose(mine, its, rtol=5e-3, atol=5e-3)  # directions that hardly matter are left out
+
+
+def test_a_stationary_kernel_is_that_of_gpytorch() -> None:
+    """At rows among the knots: a Matern process, shared and own, as GPyTorch writes it."""
+    with warnings.catch_warnings():  # GPyTorch still scripts functions as it is imported
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from gpytorch.kernels import MaternKernel
+
+    rng = np.random.default_rng(0)
+    values = np.linspace(-1.5, 1.5, KNOTS)
+    x = torch.tensor(np.tile(values, 3)[:, None])
+    features = spread_over(x, Layout([0], [0]), rng).requires_grad_(False)
+    features.lines.fill_(-40.0)
+    features.own_lines.fill_(-40.0)
+    features.slope.fill_(0.0)
+    features.own_constant.fill_(-40.0)
+    at = torch.tensor(values[:, None])
+    kernel = MaternKernel(nu=2.5).double()
+    kernel.lengthscale = float(features.length.exp())
+    with torch.no_grad():
+        K = kernel(at).to_dense()
+        phi, psi = features.shared(at)[..., 1:], features.own(at)
+        assert_close(phi @ phi.mT, features.bends.exp() * K, rtol=0, atol=1e-6)
+        assert_close(psi @ psi.mT, features.own_bends.exp() * K, rtol=0, atol=1e-6)
+
+
+def test_lines_with_a_full_covariance_are_the_mixed_model_of_statsmodels() -> None:
+    """Random intercepts and slopes: the predictor of a new group is statsmodels' best linear unbiased one."""
+    from statsmodels.regression.mixed_linear_model import MixedLM
+
+    rng = np.random.default_rng(1)
+    group, x = np.repeat(np.arange(60), 6), rng.normal(size=(360, 1))
+    cov = np.array([[0.5, 0.2], [0.2, 0.3]])
+    own = rng.multivariate_normal(np.zeros(2), cov, 60)[group]
+    y = 0.3 + 0.8 * x[:, 0] + own[:, 0] + own[:, 1] * x[:, 0] + 0.3 * rng.normal(size=360)
+    design = np.concatenate([np.ones((360, 1)), x], 1)
+    fit = MixedLM(y, design, group, exog_re=design).fit(reml=True)
+
+    features = Features(Sizes(1, 0, 1, 0, 0, 0)).requires_grad_(False)
+    features.varying.copy_(torch.tensor([0]))
+    features.lines.fill_(np.log(100.0))  # flat, as fixed effects are
+    features.own_constant.fill_(0.0)
+    features.own_lines.fill_(0.0)
+    root = torch.zeros(3, 2, dtype=torch.float64)
+    root[:2] = torch.linalg.cholesky(torch.tensor(np.asarray(fit.cov_re)))
+    given_all = []
+    for b in blocks(members(group)):
+        xs = b.take(torch.tensor(x))
+        s = torch.full(b.mask.shape, fit.scale, dtype=torch.float64)
+        given_all.append(
+            evidence.said(evidence.Group(features.shared(xs), features.own(xs) @ root, b.take(torch.tensor(y)), s))
+        )
+    assert len(given_all) == 1
+    shared = evidence.shared(given_all[0])
+    scales = torch.tensor([2.0, 10.0])
+    np.testing.assert_allclose((shared.w * scales).numpy(), np.asarray(fit.fe_params), rtol=2e-2, atol=2e-3)
+
+    model = hierarchical(features, shared, root, float(fit.scale), torch.tensor(x))
+    support, outputs, at = rng.normal(size=(3, 1)), rng.normal(size=3), rng.normal(size=(5, 1))
+    Z, Zs = (np.concatenate([np.ones((len(v), 1)), v], 1) for v in (support, at))
+    # BLUP: X beta + Z_* G Z' (Z G Z' + sigma^2 I)^-1 (y - X beta)
+    G, beta = np.asarray(fit.cov_re), np.asarray(fit.fe_params)
+    effect = G @ Z.T @ np.linalg.solve(Z @ G @ Z.T + fit.scale * np.eye(3), outputs - Z @ beta)
+    np.testing.assert_allclose(adapted(model, support, outputs, at)[0], Zs @ (beta + effect), rtol=0.05, atol=0.02)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """Groups of a known law: a shared curve, random levels and slopes, noise."""
+    x, y, group = curves(np.random.default_rng(3), groups=60)
+    centre, scale = y.mean(), y.std()
+    found = learn(torch.tensor(x), torch.tensor((y - centre) / scale), group, seed=0)
+    return found, centre, scale
+
+
+def curves(rng, groups, rows=8):
+    group, x = np.repeat(np.arange(groups), rows), rng.uniform(-2, 2, (groups * rows, 1))
+    level, slope = rng.normal(size=(2, groups))
+    y = 2 * np.sin(2 * x[:, 0]) + level[group] + 0.5 * slope[group] * x[:, 0] + 0.2 * rng.normal(size=len(group))
+    return x, y, group
+
+
+def ideal(x, y, at):
+    """The exact posterior under the law of `curves`."""
+    k = lambda a, b: 1 + 0.25 * a @ b.T  # noqa: E731
+    gain = np.linalg.solve(k(x, x) + 0.04 * np.eye(len(x)), k(x, at)).T
+    mean = 2 * np.sin(2 * at[:, 0]) + gain @ (y - 2 * np.sin(2 * x[:, 0]))
+    return mean, np.diag(k(at, at) - gain @ k(x, at)) + 0.04
+
+
+@pytest.mark.parametrize("known", [0, 1, 4])
+def test_what_is_learned_predicts_nearly_as_well_as_the_law_itself(learned, known) -> None:
+    (model, _), centre, scale = learned
+    x, y, group = curves(np.random.default_rng(4), groups=150)
+    errors, best, inside = [], [], []
+    learner = Learner(model)
+    for rows in members(group):
+        s, q = rows[:known], rows[known:]
+        data = examples(torch.tensor(x[s]), torch.tensor((y[s] - centre) / scale))
+        found = learner.adapt(data).predict(torch.tensor(x[q]))
+        mean, sd = found.mean.numpy() * scale + centre, found.variance.sqrt().numpy() * scale
+        errors.append(mean - y[q])
+        best.append(ideal(x[s], y[s], x[q])[0] - y[q])
+        inside.append(np.abs(mean - y[q]) < 1.645 * sd)
+    rmse, optimal = (np.sqrt(np.mean(np.concatenate(e) ** 2)) for e in (errors, best))
+    assert rmse < 1.1 * optimal
+    assert 0.84 < np.concatenate(inside).mean() < 0.96
+
+
+def test_the_report_of_groups_held_out_tells_the_truth(learned) -> None:
+    (_, report), _, scale = learned
+    rows = {row.known: row for row in report.scaled(scale).rows}
+    assert rows[0].rmse == pytest.approx(rows[0].shared) and rows[0].rmse == pytest.approx(1.2, rel=0.25)
+    assert rows[5].rmse < 0.4 * rows[5].shared and rows[5].rmse < 0.7 * rows[5].alone
+    assert all(0.8 < row.coverage <= 1.0 for row in rows.values())
+
+
+def test_a_report_in_other_units_keeps_what_has_none() -> None:
+    row = Row(3, 9, 2.0, 0.9, 5.0, 4.0, 6.0)
+    assert Report([row]).scaled(10).rows == [Row(3, 9, 20.0, 0.9, 50.0, 40.0, 60.0)]
+
+
+@pytest.mark.parametrize("kind", ["constant column", "columns of groups", "few values", "two groups", "many columns"])
+def test_tables_of_every_shape_are_learned_from(kind) -> None:
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(2 if kind == "two groups" else 7), 5)
+    x = rng.normal(size=(len(group), 25 if kind == "many columns" else 2))
+    if kind == "constant column":
+        x[:, 1] = 0.0
+    if kind == "columns of groups":
+        x = x[group]
+    if kind == "few values":
+        x = np.sign(x)
+    y = rng.normal(size=len(group))
+    model, report = learn(torch.tensor(x), torch.tensor(y), group, seed=0)
+    mean, variance = adapted(model, x[:3], y[:3], x)
+    assert np.isfinite(mean).all() and (variance > 0).all() and np.abs(mean).max() < 10
+    assert [row.known for row in report.rows][:1] == ([0] if kind != "two groups" else [])
+
+
+def test_the_kernels_leave_out_a_column_that_says_nothing() -> None:
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(20), 6), rng.normal(size=(120, 2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=120)
+    t, z = torch.tensor(x), torch.tensor(y)
+    features = spread_over(t, layout(x, y, group), rng)
+    noise = fit_features(features, t, z, members(group), 0.1)
+    assert noise < 0.05 and float(features.bends[0] - features.bends[1]) > 1.5
