@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-import postgres
 import program
 import serving
 import tiny
+from benchmarks.serve import postgres
 from benchmarks.serve.faults import Trial
 from metavib.serve.store import Store
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import postgres
+from benchmarks.serve import postgres
 from metavib.serve import store as stores
 from metavib.serve.store import Change, Damaged, Done, Full, Next, Refused, Store, Stored, Unreachable
 

@@ -59,12 +59,12 @@ class Nursery:
         self._log.close()
 
 
-def ready(address: str, *, seconds: float = 60.0) -> None:
+def ready(address: str, *, path: str = "/healthz", seconds: float = 60.0) -> None:
     """Waits until a server answers."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
-            if httpx.get(f"{address}/healthz", timeout=5).status_code == 200:
+            if httpx.get(f"{address}{path}", timeout=5).status_code == 200:
                 return
         except httpx.TransportError:
             pass

@@ -66,8 +66,7 @@ def application(service: Service, *, token: str | None = None, threads: int = 32
 
     api = FastAPI(lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     api.state.service, api.state.workers = service, workers
-    api.include_router(tasks)
-    api.include_router(rest)
+    api.router.routes.extend((*tasks.routes, *rest.routes))  # at once: an included router is matched a second time
     for kind in FORESEEN:
         api.add_exception_handler(kind, _problem)
     api.add_exception_handler(Exception, _unforeseen)  # which is then raised again, for the guard to log

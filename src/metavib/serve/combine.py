@@ -5,6 +5,7 @@ tasks. So threads that want such a thing at the same moment combine: the first o
 and when it is done the next one in the row works for those who have come meanwhile. An idle server answers at once.
 """
 
+import os
 import threading
 import time
 from collections import deque
@@ -48,26 +49,34 @@ class Combiner(Generic[Item, Result]):
         self._changed = threading.Condition()
         self._row: deque[_Place[Item, Result]] = deque()
         self._coming = 0
+        self._gate = threading.Semaphore(max(1, (os.cpu_count() or 1) // 2))
         self._working = False
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """While this is open, an item of the calling thread is on its way."""
+        """While this is open, an item of the calling thread is on its way.
+
+        Half as many threads as there are cores prepare at a time: more of them only take Python's lock from each other
+        at every operation of PyTorch, which lets go of it.
+        """
         with self._changed:
             self._coming += 1
         try:
-            yield
+            with self._gate:
+                yield
         finally:
             with self._changed:
                 self._coming -= 1
-                self._changed.notify_all()
+                if not self._coming:  # who waits for them is woken once, by the last
+                    self._changed.notify_all()
 
     def __call__(self, item: Item) -> Result:
         """What `work` makes of the item; its exception is raised here."""
         place: _Place[Item, Result] = _Place(item)
         with self._changed:
             self._row.append(place)
-            self._changed.notify_all()
+            if len(self._row) >= self._most:
+                self._changed.notify_all()
             if not self._working:
                 self._working = place.leads = True
                 place.called.set()

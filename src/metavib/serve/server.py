@@ -79,6 +79,7 @@ def serve(
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=round(limits.seconds) + 5,
             limit_concurrency=4 * limits.waiting,

@@ -1,4 +1,4 @@
-"""A private PostgreSQL for tests: its own folder, its own socket, gone afterwards."""
+"""A private PostgreSQL for tests and benchmarks: its own folder, its own socket, gone afterwards."""
 
 import os
 import pwd
