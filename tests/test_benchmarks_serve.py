@@ -38,7 +38,7 @@ def test_what_was_measured_is_in_the_tables() -> None:
     found = {"machine": "a machine", "in_process_ms": {"1 row": 0.5}, "cells": [c._asdict() for c in cells]}
     found["memory"] = [{"tasks": 100_000, "made_per_second": 900, "megabytes": {"metavib serve": 420, "pickles": 200}}]
     text = load_table(found)
-    assert "| 100,000 | 10 | predict 1 row | metavib serve | 1.5 | 2.5 | 3.5 | 400 | 1.20 |" in text
+    assert "| 100,000 | 10 | predict 1 row | 1.5 / 2.5 / 3.5 | 400 | 1.2 | 1.5 / 2.5 / 3.5 | 400 | 1.2 |" in text
     assert "| 100,000 | 900 | 420 MB | 200 MB |" in text and "| predict 1 row | 0.50 | 1.50 | 3.0 |" in text
     report = {"kills": 100, "restarts": 9, "updates": 1234, "retries": 5, "unsure": 4, "counted": 3}
     assert "| SQLite | 100 | 9 | 1,234 | 5 | 4, 3 | 0 | 0 |" in faults_table(

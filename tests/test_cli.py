@@ -466,4 +466,5 @@ def test_demo_is_a_recipe_that_runs(metavib, tmp_path, monkeypatch):
     ended = metavib("demo", "--out", tmp_path / "demo")
     assert ended.status == 0, ended.err
     assert "MSE" in ended.out and "coverage" in ended.out and (tmp_path / "demo" / "predictions.png").exists()
+    assert f"metavib serve {tmp_path / 'demo'} --open" in ended.out
     assert metavib("demo", "--out", tmp_path / "demo").status == 0  # a second time there is nothing to train

@@ -1,6 +1,9 @@
 """Commands about runs: train one, test it, look at it."""
 
 import json
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -252,6 +255,11 @@ def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/dem
     record = runs.run(recipes.demo(), out, resume=True)
     print_markdown(tables.evaluation(record["evaluation"]))
     plot(out, None, 1)
+    typed = sys.argv[0]
+    program = typed if Path(typed).name == "metavib" and shutil.which("metavib") is None else "metavib"
+    typer.echo(
+        f"\nTo click points into a plane and watch this model learn:  {program} serve {shlex.quote(str(out))} --open"
+    )
 
 
 def _resumed(run: Path | None, method: str | None, given: Given, *, improved: bool) -> "Config":

@@ -35,7 +35,7 @@ export async function curves(room, models) {
   const sizes = new ResizeObserver(([entry]) => {
     if (!entry.contentRect.width) return // in a room that is not shown
     width = entry.contentRect.width
-    height = Math.round(Math.min(380, Math.max(230, 0.55 * width)))
+    height = Math.round(Math.max(230, Math.min(380, 0.55 * width, innerHeight - 360)))
     render()
   })
   for (const model of models) {
