@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from sklearn.linear_model import Ridge
 
 from metavib.adapt.learner import Learner
 from metavib.adapt.preparation import of_run
@@ -16,6 +19,7 @@ from metavib.data.schema import read_rows
 from metavib.data.table import digest
 from metavib.objective import predictive
 from metavib.random import seeded
+from metavib.show import groups
 from metavib.training import build, checkpoint, recipes, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import override
@@ -320,6 +324,13 @@ def test_a_table_of_all_kinds_of_columns_goes_from_file_to_predictions(shops, ta
     asked.to_csv(query, index=False) if path.suffix == ".csv" else asked.to_parquet(query)
     rows = json.loads(done("predict", file, "--query", query, "--json"))
     assert [row["support"] for row in rows] == [10] * 30 and [row["sky"] for row in rows] == ["hail"] * 30
+    done("predict", file, "--query", query, "--out", folder / "p.parquet")
+    assert pd.read_parquet(folder / "p.parquet").to_dict("list").keys() == rows[0].keys()
+    drawn = done("plot", run, "--out", folder / "figures").split()
+    assert {Path(name).name for name in drawn} >= {"learning_curve.png", "errors.png"}
+    for name in drawn:
+        with Image.open(name) as picture:
+            assert picture.size[0] > 500
     learner = Learner.from_run(run)
     found = learner.adapt_many(frame, "city,shop").predict(asked)
     if target == "demand":
@@ -333,6 +344,44 @@ def test_a_table_of_all_kinds_of_columns_goes_from_file_to_predictions(shops, ta
         assert one.classes == classes
         with pytest.raises(ValueError, match=f"row 1, column '{target}': 'maybe' is none of the classes {classes[0]}"):
             learner.adapt(frame[:1].assign(**{target: "maybe"}))
+
+
+def test_the_figure_of_errors_is_of_test_groups_and_knows_no_more_rows_than_they_have(csv, tmp_path):
+    """Against a slow loop over groups; the ridges are scikit-learn's."""
+    wanted = resolve(config(csv))
+    train.train(wanted, tmp_path / "run", quiet=True)
+    learner = Learner.from_run(tmp_path / "run")
+    found = groups.compare(learner, wanted)
+    assert found.known == (1, 2, 3, 5, 10) and found.groups == 2  # groups have twelve rows
+    world = groups._World(learner, wanted)
+    assert set(world.ids[world.test]) == set(experiment(wanted).split.test.tasks)
+    squares, pooled, own, inside = [], [], [], []
+    everywhere = Ridge(1.0).fit(world.x[world.train], world.y[world.train])
+    frame = pd.read_csv(csv)
+    for support, query in world.splits(3):
+        assert len(support) == 6 and len(query) == 18 and not set(support) & set(query)
+        for name in np.unique(world.ids[query]):
+            a, b = (rows[world.ids[rows] == name] for rows in (support, query))
+            said = learner.adapt(frame.iloc[a]).predict(frame.iloc[b])
+            squares += ((said.mean.numpy() - frame.y.iloc[b]) ** 2).tolist()
+            low, high = said.interval(0.9)
+            inside += ((low.numpy() <= frame.y.iloc[b]) & (frame.y.iloc[b] <= high.numpy())).tolist()
+            pooled += ((everywhere.predict(world.x[b]) - world.y[b]) ** 2).tolist()
+            own += ((Ridge(1.0).fit(world.x[a], world.y[a]).predict(world.x[b]) - world.y[b]) ** 2).tolist()
+    at = found.known.index(3)
+    wanted_errors = {"gp-vib": squares, "ridge of all groups": pooled, "ridge of the K rows": own}
+    for name, values in wanted_errors.items():
+        assert found.errors[name][at] == pytest.approx(np.mean(values) ** 0.5, rel=1e-4), name
+    assert found.coverage[at] == pytest.approx(np.mean(inside), abs=0.03)
+    figure = groups.errors(found, "gp-vib", classes=False)
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_xydata()[:, 1], found.errors["gp-vib"])
+    assert len(groups.groups(learner, wanted).axes) == 6
+
+
+def test_reported_numbers_of_support_points_are_those_that_tasks_have(csv):
+    wanted = resolve(config(csv, test__shots=[3, 11, 50, 100]))
+    rows = experiment(wanted).evaluate(build.model(wanted), quiet=True)["rows"]
+    assert [row["shots"] for row in rows] == [3, 11] and [row["support"] for row in rows] == [3, 11]
 
 
 def test_features_may_be_named_and_labels_refused_where_numbers_are_needed(shops, tmp_path):

@@ -37,7 +37,7 @@ from metavib.cli.options import (
     names,
     resolved,
 )
-from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, REGRESSION, read
+from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, REGRESSION, TABLE, read
 
 if TYPE_CHECKING:
     from metavib.training.config import Config
@@ -192,7 +192,8 @@ def plot(
 ) -> None:
     """Draw a run: its learning curve, and predictions on one task, or how calibrated its class probabilities are.
 
-    Predictions (of functions) are drawn with 1, 2, 3, 4, 5 and 7 support points.
+    Predictions (of functions) are drawn with 1, 2, 3, 4, 5 and 7 support points. Of a run on a table: new groups with
+    intervals, errors against the number of known rows beside simpler methods, and the coverage of the intervals.
 
     Example: `metavib plot runs/sinusoid-gp-vib-0`
     """
@@ -208,6 +209,17 @@ def plot(
     elif tasks in (*CLASSIFICATION, EMBEDDINGS) and (record := run_folder.read_record(run)):
         tested = record["evaluation"]["rows"][0]["metrics"]  # the first of its tests
         figures["reliability.png"] = plots.reliability({saved.config.method: [tested]})
+    elif tasks == TABLE:
+        from metavib.adapt.learner import Learner
+        from metavib.show import groups
+
+        learner = Learner.from_run(run)
+        classes = learner.trained.classifies
+        figures["errors.png"] = groups.errors(
+            groups.compare(learner, saved.config), saved.config.method, classes=classes
+        )
+        if not classes:
+            figures["groups.png"] = groups.groups(learner, saved.config, seed=seed)
     for name, figure in figures.items():
         plots.save(figure, folder / name)
         typer.echo(folder / name)

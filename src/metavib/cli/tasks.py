@@ -19,15 +19,16 @@ Row = dict[str, Any]
 
 TaskFile = Annotated[Path, typer.Argument(help="A task file, as `metavib adapt` writes it.")]
 RunOption = Annotated[Path | None, typer.Option("--run", help="The run the file was made with, where it has moved.")]
-TaskColumn = Annotated[str | None, typer.Option(help="Column that names the task of each row.")]
+TaskColumn = Annotated[str | None, typer.Option(help="Column that names the task of each row, or two: `school,year`.")]
 Sums = Annotated[bool, typer.Option("--sums", help="Write sums over the points, and never a point itself.")]
 
 
 def adapt(
     run: Annotated[Path, typer.Argument(help="A run folder, as `metavib train` writes it.")],
-    support: Annotated[Path, typer.Option(help="Points of the task: a CSV file, or a folder of class folders.")],
+    support: Annotated[Path, typer.Option(help="Points of the task: a table, or a folder of class folders.")],
     task: Annotated[
-        str | None, typer.Option(help="Column that names the task of each row: adapts to all of these tasks at once.")
+        str | None,
+        typer.Option(help="Column that names the task of each row: adapts to all of these tasks at once."),
     ] = None,
     classes: Annotated[
         str | None, typer.Option(help="Names of the classes, those without pictures too: `ant,bee,cat`.")
@@ -79,13 +80,13 @@ def update(
 
 def predict(
     file: TaskFile,
-    query: Annotated[Path, typer.Option(help="Where to predict: a CSV file, a picture, or a folder of pictures.")],
+    query: Annotated[Path, typer.Option(help="Where to predict: a table, a picture, or a folder of pictures.")],
     level: Annotated[float, typer.Option(help="Probability of the interval, for real outputs.")] = 0.95,
     task: TaskColumn = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write there instead of printing: CSV or JSON by the name of the file.")
+        Path | None, typer.Option(help="Write there instead of printing: CSV, JSON or Parquet by the name of the file.")
     ] = None,
     run: RunOption = None,
 ) -> None:
@@ -107,11 +108,11 @@ def predict(
         found = [{"support": n} | row for n, row in zip(known, found, strict=True)]
     else:
         found = learner.load(file).predict(query).rows(level)
-    text = write([_joined(i, *rows) for i, rows in enumerate(zip(beside, found, strict=True))])
+    content = write([_joined(i, *rows) for i, rows in enumerate(zip(beside, found, strict=True))])
     if out is None:
-        typer.echo(text)
+        typer.echo(content.decode(), nl=False)
     else:
-        write_atomically(out, lambda p: p.write_text(text + "\n", encoding="utf-8"))
+        write_atomically(out, lambda p: p.write_bytes(content))
 
 
 def _many(file: Path, task: str | None) -> bool:
@@ -152,7 +153,7 @@ def _known(known: "Predictor | Predictors") -> str:
     return f"{known.n} points{classes}{kept}"
 
 
-def _writer(*, json_: bool, csv_: bool, out: Path | None) -> Callable[[list[Row]], str]:
+def _writer(*, json_: bool, csv_: bool, out: Path | None) -> Callable[[list[Row]], bytes]:
     """The form of the output: the one asked for, that of the file's name, or a table to read."""
     if json_ and csv_:
         raise ValueError("--json and --csv are two forms of the same output: choose one.")
@@ -161,25 +162,41 @@ def _writer(*, json_: bool, csv_: bool, out: Path | None) -> Callable[[list[Row]
         return _json
     if csv_ or suffix == ".csv":
         return _csv
+    if suffix == ".parquet":
+        return _parquet
     if suffix not in ("", ".md", ".txt"):
-        raise ValueError(f"{out}: predictions are written as .csv, .json, or a table (.md, .txt); got {suffix!r}.")
+        raise ValueError(
+            f"{out}: predictions are written as .csv, .json, .parquet, or a table (.md, .txt); got {suffix!r}."
+        )
     return _table
 
 
-def _json(found: list[Row]) -> str:
-    return json.dumps(found, indent=2)
+def _json(found: list[Row]) -> bytes:
+    return (json.dumps(found, indent=2, default=str) + "\n").encode()
 
 
-def _csv(found: list[Row]) -> str:
+def _csv(found: list[Row]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(found)
-    return text.getvalue().rstrip("\n")
+    return text.getvalue().encode()
 
 
-def _table(found: list[Row]) -> str:
+def _parquet(found: list[Row]) -> bytes:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError("Parquet files are written by pyarrow: pip install metavib[parquet].") from error
+    buffer = io.BytesIO()
+    columns = {name: pyarrow.array([row[name] for row in found], from_pandas=True) for name in found[0]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
+    return buffer.getvalue()
+
+
+def _table(found: list[Row]) -> bytes:
     def cell(value: Any) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
-    return tables.markdown(list(found[0]), [[cell(v) for v in row.values()] for row in found])
+    return (tables.markdown(list(found[0]), [[cell(v) for v in row.values()] for row in found]) + "\n").encode()

@@ -5,6 +5,7 @@ Everything a trained run needs later (what columns become, standardisation, labe
 there. Errors and densities are in the units of the table.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -66,7 +67,7 @@ def resolve(config: Config) -> Config:
         if not getattr(table, name):
             raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")
     path = Path(table.csv).absolute()
-    cells = _cells(replace(table, csv=str(path)))
+    cells = read_table(replace(table, csv=str(path)))
     roles = schemas.check_roles(cells, table.features, target=table.target, task=table.task)
     features = cells.features(table.features, drop=table.drop, beside=roles)
     config = _with_likelihood(config, cells)
@@ -101,8 +102,8 @@ def schema(table: TableConfig) -> Schema:
     return Schema.from_json(table.columns) if table.columns else schemas.numbers(table.features)
 
 
-def _cells(table: TableConfig) -> Cells:
-    """The file, with ids, labels and categories as texts."""
+def read_table(table: TableConfig) -> Cells:
+    """The file of a config, with ids and categories as texts."""
     assert table.csv is not None
     texts = (*table.categories, table.task, *(name.strip() for name in table.task.split(",")))
     if table.columns:
@@ -222,7 +223,7 @@ class Table(Experiment):
         assert table.csv is not None
         if digest(table.csv) != table.digest:
             raise ValueError(f"{table.csv} is not the file this run was started with: its contents have changed.")
-        cells, becomes = _cells(table), schema(table)
+        cells, becomes = read_table(table), schema(table)
         rows = Rows(becomes.encode(cells), _values(cells, config), np.array(cells.ids(table.task)), becomes.sources)
         with naming(table.csv):
             self.split = _split(rows)
@@ -255,7 +256,7 @@ class Table(Experiment):
         rows: list[dict[str, Any]] = []
         count = len(set(self.split.test.tasks.tolist()))  # type: ignore[union-attr]
         splits = ceil(test.tasks / count)
-        sizes = test.shots or (config.tasks.shots,)
+        sizes = self._sizes(test.shots or (config.tasks.shots,))
         with Bar("testing", len(sizes) * len(steps) * splits * count, show=not quiet) as advance:
             for shots in sizes:
                 source = self._tasks(self.split.test, shots=shots, queries=test.queries)
@@ -268,6 +269,12 @@ class Table(Experiment):
                     row = {"shots": shots, "tasks": count, "splits": splits, "support": support, "metrics": summaries}
                     rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": "table", "method": config.method, "repeats": config.repeats, "rows": rows}
+
+    def _sizes(self, shots: Sequence[int]) -> list[int]:
+        """Numbers of support points to report on, none above what the largest test task has beside one to predict."""
+        assert self.split.test.tasks is not None
+        _, counts = np.unique(self.split.test.tasks, return_counts=True)
+        return list(dict.fromkeys(min(k, int(counts.max()) - 1) for k in shots))
 
     @torch.no_grad()
     def score(self, model: Model, tasks: Task) -> dict[str, Tensor]:

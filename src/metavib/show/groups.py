@@ -1,0 +1,234 @@
+"""Figures of a run on a table: groups it never saw, predicted from a few of their rows.
+
+`groups` draws some of them with bands; `errors` draws the error against the number of known rows, beside what one
+would do without meta-learning, and how often the intervals hold what they promise. All numbers are of test groups, in
+the units of the table.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from metavib.adapt.learner import Learner
+from metavib.adapt.prediction import ClassPrediction, RealPrediction
+from metavib.adapt.preparation import Rows
+from metavib.data.schema import Number
+from metavib.data.table import Table
+from metavib.show.plots import BAND, COLOURS, INK, MEAN, STYLE
+from metavib.tasks.table import split_tasks
+from metavib.training.config import Config
+from metavib.training.protocols.table import read_table
+
+KNOWN = (1, 2, 3, 5, 10, 20, 50)  # rows of a group that are known
+ORDERS = 5  # random orders of each group's rows, of which the first are known
+PANELS = 6
+LEVEL = 0.9
+
+
+class Comparison(NamedTuple):
+    """Errors on test groups at each number of known rows.
+
+    Attributes:
+        known: numbers of known rows, none above what half of the groups have to spare.
+        errors: for each method, its error at each of them: root mean squared, or the share of wrong classes.
+        coverage: the share of outputs inside the 90% intervals of the run at each of them; none for classes.
+        groups: how many test groups there are.
+    """
+
+    known: tuple[int, ...]
+    errors: dict[str, tuple[float, ...]]
+    coverage: tuple[float, ...]
+    groups: int
+
+
+class _World:
+    """The table of a run: its rows, their groups, and which of them the run was trained and is tested on."""
+
+    def __init__(self, learner: Learner, config: Config) -> None:
+        preparation = learner.preparation
+        assert isinstance(preparation, Rows)
+        table = config.tasks.table
+        self.learner, self.preparation, self.title, self.target = learner, preparation, config.method, table.target
+        self.cells = read_table(table)
+        self.ids = np.array(self.cells.ids(table.task)).astype(str)
+        train, _, test = split_tasks(self.ids)
+        self.x = preparation.inputs(self.cells).numpy()
+        self.y = np.array(self.cells.labels(table.target)) if preparation.classes else self.cells.outputs(table.target)
+        self.train, self.test = np.flatnonzero(train), np.flatnonzero(test)
+        self.classes = learner.trained.classifies
+
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of known rows to look at: more than half of the test groups have one row more at least."""
+        counts = np.unique(self.ids[self.test], return_counts=True)[1]
+        return tuple(k for k in KNOWN if np.mean(counts > k) > 0.5) or (1,)
+
+    def splits(self, known: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Rows of test groups that are known, and the others, in random orders; groups that are too small left out."""
+        random = np.random.default_rng(known)
+        for _ in range(ORDERS):
+            order = random.permutation(self.test)
+            order = order[np.argsort(self.ids[order], kind="stable")]
+            sizes = np.unique(self.ids[order], return_counts=True)[1]
+            place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            large = np.repeat(sizes, sizes) > known
+            yield order[large & (place < known)], order[large & (place >= known)]
+
+    def predict(self, support: np.ndarray, query: np.ndarray) -> Any:
+        """What the run says of some rows after others of the same groups."""
+        many = self.learner.adapt_many(self._rows(support), self.ids[support])
+        return many.predict(self._rows(query), self.ids[query])
+
+    def _rows(self, which: np.ndarray) -> Table:
+        return self.cells.select(which)
+
+
+def compare(learner: Learner, config: Config) -> Comparison:
+    """Errors and coverage on the test groups of a run on a table."""
+    world = _World(learner, config)
+    known = world.sizes()
+    found = [_at(world, k) for k in known]
+    names = list(found[0][0])
+    errors = {name: tuple(of[name] for of, _ in found) for name in names}
+    coverage = () if world.classes else tuple(inside for _, inside in found)
+    return Comparison(known, errors, coverage, len(set(world.ids[world.test])))
+
+
+def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
+    """Error against the number of known rows, and coverage."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 3.6) if found.coverage else (5.5, 3.6))
+        axes = figure.subplots(1, 2 if found.coverage else 1, squeeze=False)[0]
+        for colour, (name, values) in zip(COLOURS, found.errors.items(), strict=False):
+            ours = name == title
+            axes[0].plot(found.known, values, "o-", color=colour, lw=2 if ours else 1, ms=4, label=name)
+        axes[0].set_ylabel("share of wrong classes" if classes else "RMSE")
+        if not classes:
+            axes[0].set_yscale("log")
+        axes[0].set_title(f"error on {found.groups} new groups")
+        axes[0].legend(frameon=False, fontsize=8)
+        if found.coverage:
+            axes[1].axhline(LEVEL, color=INK, lw=0.8, ls="--")
+            axes[1].plot(found.known, found.coverage, "o-", color=MEAN, lw=2, ms=4)
+            axes[1].set(ylim=(0, 1), title=f"share inside {LEVEL:.0%} intervals")
+        for ax in axes:
+            ax.set_xscale("log")
+            ax.set_xticks(found.known, [str(k) for k in found.known])
+            ax.minorticks_off()
+            ax.set_xlabel("K, known rows of a group")
+    return figure
+
+
+def groups(learner: Learner, config: Config, *, seed: int = 1) -> Figure:
+    """Some test groups after a few of their rows: known rows, the others, and what was predicted of these with bands.
+
+    With one input that is a number the band is drawn along it; with several, rows stand in the order of their
+    predicted means.
+    """
+    world = _World(learner, config)
+    columns = world.preparation.schema.columns
+    along = columns[0].name if len(columns) == 1 and isinstance(columns[0], Number) else None
+    known = max(k for k in world.sizes() if k <= 5 or k == world.sizes()[0])
+    random = np.random.default_rng(seed)
+    names, counts = np.unique(world.ids[world.test], return_counts=True)
+    chosen = random.permutation(names[counts > known])[:PANELS]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 5))
+        axes = figure.subplots(2, 3, sharey=True, squeeze=False).flat
+        for ax, name in zip(axes, chosen, strict=False):
+            rows = random.permutation(np.flatnonzero(world.ids == name))
+            _panel(ax, world, rows[:known], rows[known:], along)
+            ax.set_title(f"{config.tasks.table.task} {name}")
+        for ax in figure.axes[len(chosen) :]:
+            ax.axis("off")
+        for ax in figure.axes[: len(chosen) : 3]:
+            ax.set_ylabel(world.target)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        figure.suptitle(f"{world.title}: new groups, {known} row{'s' * (known > 1)} of each known", fontsize=11)
+    return figure
+
+
+def _panel(ax: Any, world: _World, support: np.ndarray, query: np.ndarray, along: str | None) -> None:
+    if along is not None:
+        at = world.cells.numbers(along)
+        ends = at[~np.isnan(at)]
+        grid = np.linspace(ends.min(), ends.max(), 100)
+        task = world.learner.adapt(world._rows(support))
+        found = task.predict({along: grid})
+        assert isinstance(found, RealPrediction)
+        low, high = (end.numpy() for end in found.interval(LEVEL))
+        ax.fill_between(grid, low, high, color=BAND, alpha=0.5, lw=0, label=f"{LEVEL:.0%} interval")
+        ax.plot(grid, found.mean.numpy(), color=MEAN, lw=1.6, label="mean")
+        ax.plot(at[query], world.y[query], ".", color="#888888", ms=4, label="others")
+        ax.plot(at[support], world.y[support], "o", color=INK, ms=5, label="known")
+        ax.set_xlabel(along)
+        return
+    found = world.predict(support, query)
+    order = np.argsort(found.mean.numpy())
+    low, high = (end.numpy()[order] for end in found.interval(LEVEL))
+    place = np.arange(len(query))
+    ax.vlines(place, low, high, color=BAND, lw=3, label=f"{LEVEL:.0%} interval")
+    ax.plot(place, found.mean.numpy()[order], "_", color=MEAN, ms=5, label="mean")
+    ax.plot(place, world.y[query][order], ".", color=INK, ms=4, label="outputs")
+    ax.set_xlabel("rows, by their predicted mean")
+
+
+def _at(world: _World, known: int) -> tuple[dict[str, float], float]:
+    """Errors of all methods with some known rows of each group, and the coverage of the run's intervals."""
+    squares: dict[str, list[np.ndarray]] = {}
+    inside: list[np.ndarray] = []
+    for support, query in world.splits(known):
+        found, y = world.predict(support, query), world.y[query]
+        if isinstance(found, ClassPrediction):
+            said = np.array([str(label) for label in found.labels])
+            others = _majorities(world, support, query)
+            wrong = {world.title: said, **others}
+            for name, labels in wrong.items():
+                squares.setdefault(name, []).append(labels != y.astype(str))
+            continue
+        assert isinstance(found, RealPrediction)
+        for name, mean in {world.title: found.mean.numpy(), **_ridges(world, support, query)}.items():
+            squares.setdefault(name, []).append((mean - y) ** 2)
+        low, high = (end.numpy() for end in found.interval(LEVEL))
+        inside.append((low <= y) & (y <= high))
+    means = {name: float(np.concatenate(values).mean()) for name, values in squares.items()}
+    if world.classes:
+        return means, float("nan")
+    return {name: mean**0.5 for name, mean in means.items()}, float(np.concatenate(inside).mean())
+
+
+def _ridges(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, np.ndarray]:
+    """One ridge regression for all training groups, one of the known rows of each group, and their mean."""
+    pooled = ridge(world.x[world.train], world.y[world.train], world.x[query])
+    own, level = np.empty(len(query)), np.empty(len(query))
+    for name in np.unique(world.ids[query]):
+        mine, asked = support[world.ids[support] == name], world.ids[query] == name
+        own[asked] = ridge(world.x[mine], world.y[mine], world.x[query[asked]])
+        level[asked] = world.y[mine].mean()
+    return {"ridge of all groups": pooled, "ridge of the K rows": own, "mean of the K rows": level}
+
+
+def _majorities(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, np.ndarray]:
+    """The most frequent class of all training groups, and that of the known rows of each group."""
+    y = world.y.astype(str)
+    found = np.empty(len(query), dtype=y.dtype)
+    for name in np.unique(world.ids[query]):
+        found[world.ids[query] == name] = _most(y[support[world.ids[support] == name]])
+    everywhere = np.full(len(query), _most(y[world.train]))
+    return {"most frequent class": everywhere, "most frequent of the K rows": found}
+
+
+def _most(labels: Sequence[str] | np.ndarray) -> str:
+    values, counts = np.unique(labels, return_counts=True)
+    return str(values[counts.argmax()])
+
+
+def ridge(x: np.ndarray, y: np.ndarray, at: np.ndarray, *, penalty: float = 1.0) -> np.ndarray:
+    """Predictions of a linear regression with an intercept and a penalty on the squared slopes."""
+    middle, level = x.mean(0), y.mean()
+    centred = x - middle
+    slopes = np.linalg.solve(centred.T @ centred + penalty * np.eye(x.shape[1]), centred.T @ (y - level))
+    return level + (at - middle) @ slopes
