@@ -110,7 +110,7 @@ def test_what_was_not_run_says_so(tmp_path):
     """With table 1 alone on record every other section says that it was not run, and no figure is promised."""
     report(copied(tmp_path / "records", "table-1"), tmp_path / "out")
     text = (tmp_path / "out" / "RESULTS.md").read_text()
-    assert re.search(r"^\| \[Table 2.* 0 +\| 0 +\| 0 +\| 0 +\| 88 +\|$", text, re.MULTILINE)
+    assert re.search(r"^\| \[Table 2.* 0 +\| 0 +\| 0 +\| 0 +\| 144 +\|$", text, re.MULTILINE)
     section = text.partition("## Shots\n")[2].partition("\n## ")[0]
     assert section.rstrip().endswith("\n\nnot run") and "![" not in text
 
@@ -125,7 +125,8 @@ def test_cells_below_the_paper_are_explained_or_said_to_be_not(tmp_path):
     assert "**These.** It was <trained> for `a` step." in section
     *_, last = section.strip().split("\n\n")
     assert " ".join(last.split()) == (
-        "Below the paper, without an explanation yet: Omniglot → EMNIST, DKT linear, 1-shot accuracy %."
+        "Below the paper, without an explanation yet: Omniglot → EMNIST, the paper's recipe, DKT linear, 1-shot "
+        "accuracy %."
     )
 
 

@@ -100,3 +100,16 @@ def test_a_config_builds_it() -> None:
     config = override(tiny.glyphs("gp-vib"), {"train.splits": 2, "tasks.shots": 1, "tasks.queries": 4})
     assert build.objective(config) == OverSplits(vib, 2)
     assert build.objective(replace(config, train=replace(config.train, splits=1))) is vib
+
+
+@pytest.mark.parametrize("method", ["proto-net", "relation-net"])
+def test_a_baseline_over_splits_is_the_mean_of_each_split_by_itself(method: str) -> None:
+    """Features depend on the task's points and not on their roles, also where a relation module follows them."""
+    config = override(tiny.glyphs(method), {"precision": "float64", "tasks.queries": 5})
+    world, model = experiment(config), build.model(config).train()
+    tasks, ways, shots = world.sample((2,), seeded(0)), config.tasks.ways, config.tasks.shots
+    together = OverSplits(vib, 3)(model, tasks, beta=0.0)
+    for i in range(2):
+        splits = [rolled(select(tasks, i), shots * k, classes=ways) for k in range(3)]
+        fits = torch.stack([vib(model, split, beta=0.0).value for split in splits])
+        torch.testing.assert_close(together.value[i], fits.mean())

@@ -3,11 +3,13 @@
 import copy
 import random
 from functools import partial
+from itertools import product
 from math import isfinite, sqrt
 from statistics import fmean, stdev
 
 import pytest
 
+from metavib.training import recipes
 from reproduction import curves, figures, tables
 from reproduction import published as paper
 from reproduction.compare import Cell
@@ -80,11 +82,23 @@ def test_a_recipe_of_ours_is_named_apart_and_compared_with_what_it_varies():
 def test_table_2_has_all_eight_columns_and_every_method_without_any_record():
     found = cells(tables.table_2({}))
     assert len(MAIN_TABLE) == 11 and len(paper.TABLE_2_COLUMNS) == 8
-    assert set(found) == {f"{e}/{row}-{k}" for e, k in paper.TABLE_2_COLUMNS for row in MAIN_TABLE}
+    ours = [f"{row}-improved" for row in tables.LIKE_WITH_LIKE]
+    assert set(found) == {f"{e}/{row}-{k}" for e, k in paper.TABLE_2_COLUMNS for row in (*MAIN_TABLE, *ours)}
     for (row, experiment, k), number in paper.TABLE_2.items():
         cell = found[f"{experiment}/{row}-{k}"]
         assert cell.ours is None and cell.text == "not run" and cell.paper == number
     assert found["mini-imagenet-cub/gp-vib-cosine-5"].paper_text == "56.70 ± 0.62"
+
+
+def test_like_is_compared_with_like_in_a_block_of_its_own():
+    """Every method that has our recipe stands there, run or not; what varies the paper's recipe does not."""
+    made = image(0.6, "gp-vib-cosine", "improved", experiment="cub"), image(0.5, "maml", "shorter", experiment="cub")
+    first, second = (grid for grid in tables.table_2(named(*made)) if grid.title.startswith("CUB"))
+    assert "MAML, shorter" in {row.label for row in first.rows}
+    assert [row.label for row in second.rows] == [title(row, "improved") for row in tables.LIKE_WITH_LIKE]
+    assert {cell.text for cell in second.cells if cell.key != "cub/gp-vib-cosine-improved-1"} == {"not run"}
+    for column, row in product(("cub", "mini-imagenet", "omniglot-emnist", "mini-imagenet-cub"), tables.LIKE_WITH_LIKE):
+        assert recipes.has_improved(column, ROWS[row].method)
 
 
 def test_seeds_share_a_cell():
@@ -119,7 +133,7 @@ def test_the_order_of_the_records_changes_no_table():
 
 def test_who_is_first_is_said_of_ours_and_of_the_paper():
     records = named(image(0.55, "maml", experiment="cub"), image(0.66, "proto-net", experiment="cub"))
-    note = next(grid.note for grid in tables.table_2(records) if grid.title == "CUB")
+    note = next(grid.note for grid in tables.table_2(records) if grid.title == "CUB, the paper's recipe")
     assert "Best at 1 shot: ProtoNet with 66.00; in the paper's column DKT cosine with 63.37." in note
     assert "5 shots" not in note  # nothing was run there
 
@@ -230,7 +244,7 @@ def test_half_the_errors_are_as_far_up_anywhere_among_inner_steps():
 
 def test_the_comparison_draws_only_columns_that_were_run():
     (ax,) = figures.comparison(named(image(0.5, experiment="cub"))).axes
-    assert ax.get_title() == "CUB, 1-shot accuracy %"
+    assert ax.get_title() == "CUB, the paper's recipe, 1-shot accuracy %"
     assert [text.get_text() for text in ax.get_yticklabels()] == [title(row) for row in MAIN_TABLE]
 
 

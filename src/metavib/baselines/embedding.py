@@ -6,7 +6,7 @@ is needed; what is left of p(Z) is the network that spans the space (THEORY.md, 
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,14 @@ from metavib.posteriors.posterior import Posterior
 from metavib.random import Noise
 from metavib.tasks.inputs import Points, join
 from metavib.tasks.task import Examples
+
+
+@runtime_checkable
+class Space(Protocol):
+    """Whatever has features of a task's points: a network (`Embedding`), or features that are there already."""
+
+    def features(self, support: Examples, query: Points) -> tuple[Tensor, Tensor]:
+        """Those of the support and of the query."""
 
 
 class Embedding(nn.Module):

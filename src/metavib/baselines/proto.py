@@ -9,7 +9,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from metavib.baselines.embedding import Embedding, PointMass, class_means
+from metavib.baselines.embedding import Embedding, PointMass, Space, class_means
 from metavib.encoders.encoder import Encoder
 from metavib.likelihoods import Likelihood, Softmax
 from metavib.model import Model
@@ -68,7 +68,7 @@ class PrototypeEncoder(Encoder):
     dirac = True
 
     def forward(
-        self, support: Examples, query: Points, prior: Embedding, likelihood: Likelihood, noise: Noise = None
+        self, support: Examples, query: Points, prior: Space, likelihood: Likelihood, noise: Noise = None
     ) -> Encoding:
         """A point mass at the prototypes."""
         phi_t, phi_v = prior.features(support, query)

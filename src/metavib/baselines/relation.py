@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from metavib.baselines.embedding import Embedding, PointMass, class_means
+from metavib.baselines.embedding import Embedding, PointMass, Space, class_means
 from metavib.encoders.encoder import Encoder
 from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.marginals import Marginals
@@ -131,7 +131,7 @@ class RelationEncoder(Encoder):
         self.module = module
 
     def forward(
-        self, support: Examples, query: Points, prior: Embedding, likelihood: Likelihood, noise: Noise = None
+        self, support: Examples, query: Points, prior: Space, likelihood: Likelihood, noise: Noise = None
     ) -> Encoding:
         """A point mass at the classes' maps."""
         phi_t, phi_v = prior.features(support, query)

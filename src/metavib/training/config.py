@@ -32,6 +32,9 @@ METHODS = (*BOUND, *BASELINES)
 DIRAC = ("maml", *BASELINES)
 """Methods whose encoder is a point mass, so that only beta = 0 makes sense."""
 
+SPLIT_ANEW = ("gp-vib", "proto-net", "relation-net")
+"""Methods whose tasks can be split into support and query several times after one pass through the network."""
+
 REGRESSION = ("sinusoid", "gaussian")
 CLASSIFICATION = (
     "glyphs",
@@ -430,11 +433,15 @@ class Config:
     def _check_splits(self) -> None:
         """A task can be split anew only where its points may trade places, after the network."""
         tasks = self.tasks
-        if self.method != "gp-vib" or self.model.norm in ("support+point", "union") or tasks.min_shots is not None:
+        if (
+            self.method not in SPLIT_ANEW
+            or self.model.norm in ("support+point", "union")
+            or tasks.min_shots is not None
+        ):
             raise ValueError(
-                "train.splits above 1 is for gp-vib, on tasks that all have the same shots, with a batch-norm that "
-                f"does not tell support from query; got method = {self.method}, model.norm = {self.model.norm} and "
-                f"tasks.min_shots = {tasks.min_shots}."
+                f"train.splits above 1 is for {', '.join(SPLIT_ANEW)}, on tasks that all have the same shots, with a "
+                f"batch-norm that does not tell support from query; got method = {self.method}, model.norm = "
+                f"{self.model.norm} and tasks.min_shots = {tasks.min_shots}."
             )
         if self.train.splits * tasks.shots > tasks.shots + tasks.queries:
             raise ValueError(

@@ -110,19 +110,28 @@ def improved(experiment: str, method: str, *, shots: int | None = None, kernel: 
         raise ValueError(f"there is no recipe of ours for {method} on {experiment}: for gp-vib on {known}.")
     if experiment == EMBEDDINGS:
         return override(config, _few_numbers(config))
-    changes = dict(_IMPROVED[experiment, method])
+    if method in COMPARED:
+        changes = {key: v for key, v in _IMPROVED[experiment, "gp-vib"].items() if key not in _LARGE_SITES}
+    else:
+        changes = dict(_IMPROVED[experiment, method])
     if experiment in CLASSIFICATION:
         changes |= _all_splits(config)
     return override(config, changes)
 
 
 def _all_splits(config: Config) -> Changes:
-    """Tasks in all their splits; those of characters have a hundred images of more classes, seen on larger maps."""
-    shots = config.tasks.shots
+    """Tasks in all their splits; those of characters have a hundred images of more classes, seen on larger maps.
+
+    DKT learns from all points of a task at once, whatever is its support, and has weights for so many classes: its
+    tasks have as many images, of five classes.
+    """
+    shots, dkt = config.tasks.shots, config.method == "dkt"
     if config.tasks.channels > 1:
-        return tasks_of(5, shots + config.tasks.queries, shots)
-    images = min(max(5, 2 * shots), 20)  # of a class there are twenty
-    return {"model.poolings": 2, **tasks_of(100 // images, images, shots)}
+        changes = tasks_of(5, shots + config.tasks.queries, shots)
+    else:
+        images = 20 if dkt else min(max(5, 2 * shots), 20)  # of a class there are twenty
+        changes = {"model.poolings": 2, **tasks_of(100 // images, images, shots)}
+    return changes | ({"train.splits": 1} if dkt else {})
 
 
 def tasks_of(ways: int, images: int, shots: int) -> Changes:
@@ -139,7 +148,12 @@ def has_improved(experiment: str, method: str) -> bool:
     """Whether there is a recipe of our own for this method on this experiment."""
     if experiment == EMBEDDINGS:
         return method not in (*NO_VECTORS, *GRADIENT)
-    return (experiment, method) in _IMPROVED
+    compared = method in COMPARED and experiment in CLASSIFICATION
+    return (experiment, "gp-vib" if compared else method) in _IMPROVED
+
+
+COMPARED = ("proto-net", "relation-net", "dkt")
+"""Methods that have our recipe of GP-VIB on images too: its tasks, crops, motions, schedule, steps and poolings."""
 
 
 LARGE_START: Changes = {"model.site_m": 5.0, "model.site_s": 0.13}  # where sites would arrive late
@@ -377,7 +391,11 @@ _FEW_NUMBERS_GP: Changes = {
 
 
 def _few_numbers(config: Config) -> Changes:
-    return _FEW_NUMBERS | (_FEW_NUMBERS_GP if config.method == "gp-vib" else {})
+    own: dict[str, Changes] = {
+        "gp-vib": _FEW_NUMBERS_GP,
+        "proto-net": {"train.lr": 0.1},  # squared distances of 640 numbers are large at the start: far to go
+    }
+    return _FEW_NUMBERS | own.get(config.method, {})
 
 
 def _embeddings(method: str, shots: int, kernel: str) -> Changes:

@@ -19,6 +19,7 @@ from metavib.training.config import (
     EXPERIMENTS,
     GRADIENT,
     METHODS,
+    SPLIT_ANEW,
     TABLE,
     TRANSFER,
     Config,
@@ -130,7 +131,7 @@ PLACES = (
         lambda c: c.method in ("gp-vib", "gp-maml") and c.model.sites in ("simplified", "full"),
         ("model.site_m", "model.site_s"),
     ),
-    Place("gp-vib", lambda c: c.method == "gp-vib", ("train.splits",)),
+    Place(", ".join(SPLIT_ANEW), lambda c: c.method in SPLIT_ANEW, ("train.splits",)),
     Place(
         "methods that are instances of the bound (gp-vib, maml, stochastic-maml, gp-maml)",
         lambda c: c.method in BOUND,

@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from metavib.baselines.embedding import Embedding
 from metavib.encoders.encoder import Encoder
 from metavib.kernels import Kernel
 from metavib.likelihoods import ClassLikelihood, Likelihood
@@ -30,7 +31,7 @@ class Known:
     """A prior over functions of features that are there already: the inputs of its tasks are the features.
 
     Args:
-        kernel: compares features.
+        kernel: compares features; None for methods that have no prior, such as ProtoNet.
 
     Example:
         >>> from metavib.kernels import Linear
@@ -39,7 +40,12 @@ class Known:
         Linear()
     """
 
-    kernel: Kernel
+    kernel: Kernel | None
+
+    @property
+    def each_point(self) -> bool:
+        """Features of the support are the same whatever the query point."""
+        return False
 
     def features(self, support: Examples, query: Points, weights: Any = None) -> tuple[Tensor, Tensor]:
         """The inputs themselves."""
@@ -107,12 +113,13 @@ class OverSplits:
     def __call__(self, model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound:
         """Terms of each task, averaged; the task must have no padding, and as many points of each class."""
         prior, likelihood = model.prior, model.likelihood
-        assert isinstance(prior, FunctionPrior)
+        assert isinstance(prior, FunctionPrior | Embedding)
+        kernel = prior.kernel if isinstance(prior, FunctionPrior) else None
         phi_t, phi_v = prior.features(task.support, points(task.query))
         known = Task(task.support._replace(x=phi_t), task.query._replace(x=phi_v))
         classes = likelihood.classes if isinstance(likelihood, ClassLikelihood) else 1
         of_splits = self.objective(
-            OnFeatures(Known(prior.kernel), model.encoder, likelihood),
+            OnFeatures(Known(kernel), model.encoder, likelihood),
             resplit(known, self.splits, classes=classes),
             beta=beta,
             noise=noise,
