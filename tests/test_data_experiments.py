@@ -32,6 +32,7 @@ COUNTS = {
     "mini-imagenet": (64, 16, 20),
     "cub": (100, 50, 50),
     "mini-imagenet-cub": (100, 50, 50),
+    "characters": (6492, 31, 31),
 }
 
 PACKED = {dataset.name: dataset.forms[0].files for dataset in DATASETS}

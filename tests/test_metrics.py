@@ -144,3 +144,22 @@ def test_coverage_of_calibrated_predictions_is_the_level() -> None:
         assert float(metrics.coverage(pit, level).mean()) == pytest.approx(level, abs=0.005)
     with pytest.raises(ValueError, match="between 0 and 1"):
         metrics.coverage(pit, 95)
+
+
+def test_temperatures_are_refused_where_they_make_no_sense():
+    for shots, values in (((), ()), ((1, 5), (1.0,)), ((5, 1), (1.0, 2.0)), ((0,), (1.0,)), ((1,), (-1.0,))):
+        with pytest.raises(ValueError, match="temperature"):
+            metrics.Temperature(shots, values)
+    assert metrics.PLAIN.plain and metrics.PLAIN.at(7) == 1.0
+
+
+def test_a_cautious_temperature_is_as_certain_as_so_many_trials_allow():
+    """Of n right predictions the best certainty is 1 - 1/(n + 2); where many are wrong, caution changes little."""
+    logits = torch.tensor([[3.0, 0.0, 0.0]], dtype=torch.float64).expand(48, 3)
+    p, y = logits.softmax(-1), torch.zeros(48, dtype=torch.long)
+    found = metrics.tempered(p, metrics.fit_temperature(p, y, cautious=True))
+    assert float(found[0, 0]) == pytest.approx(1 - 1 / 50, abs=1e-4)
+    assert metrics.fit_temperature(p, y) < 0.011
+    y = torch.arange(48) % 3 * (torch.arange(48) % 2)
+    plain, cautious = (metrics.fit_temperature(p, y, cautious=c) for c in (False, True))
+    assert cautious == pytest.approx(plain, rel=0.1)

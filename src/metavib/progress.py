@@ -1,15 +1,22 @@
 """Progress bars with a rate and the time left, on standard error, in 80 columns."""
 
 import time
+from math import inf
 from types import TracebackType
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 from rich.progress import Task as Drawn
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 PAUSE = 0.2  # seconds between two drawings of a bar
+
+
+def say(text: str) -> None:
+    """A line about what is going on, on standard error."""
+    Console(stderr=True, soft_wrap=True).print(text, style="dim", highlight=False)
 
 
 class Advance(Protocol):
@@ -36,6 +43,9 @@ class Bar:
         what: is going on.
         total: how many steps there are.
         start: how many of them are done already.
+        limit: seconds after which it ends before the last step, if there is such a limit: the bar is then full when
+            either is reached.
+        spent: seconds of the limit that were used before.
         show: false draws nothing.
 
     Example:
@@ -45,11 +55,23 @@ class Bar:
         ...         advance(i + 1, "nearly there")
     """
 
-    def __init__(self, what: str, total: int, *, start: int = 0, show: bool = True) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), _Rate(), _Left())
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        *,
+        start: int = 0,
+        limit: float | None = None,
+        spent: float = 0.0,
+        show: bool = True,
+    ) -> None:
+        done = MofNCompleteColumn() if limit is None else _Steps()
+        columns = (TextColumn("{task.description}"), _Filled(None), done, _Rate(), _Left())
         note = TextColumn("[dim]{task.fields[note]}")
         self._progress = Progress(*columns, note, console=Console(stderr=True), disable=not show, expand=True)
-        self._task = self._progress.add_task(what, total=total, completed=start, note="", expected=None)
+        end = None if limit is None else time.monotonic() + limit - spent
+        fields: Any = {"note": "", "expected": None, "limit": limit, "end": end}
+        self._task = self._progress.add_task(what, total=total, completed=start, **fields)
         self._show, self._total, self._drawn = show, total, 0.0
 
     def __enter__(self) -> "Bar":
@@ -77,6 +99,24 @@ class Bar:
         self._progress.update(self._task, expected=seconds)
 
 
+class _Filled(BarColumn):
+    """A bar whose share is that of the steps, or of the time where that is larger."""
+
+    def render(self, task: Drawn) -> ProgressBar:
+        bar = super().render(task)
+        if task.fields["limit"] is not None and not task.finished:
+            share = 1 - max(0.0, task.fields["end"] - time.monotonic()) / task.fields["limit"]
+            bar.update(max(bar.completed, share * (bar.total or 0)), bar.total)
+        return bar
+
+
+class _Steps(ProgressColumn):
+    """The number of steps alone, where nobody knows how many there will be."""
+
+    def render(self, task: Drawn) -> Text:
+        return Text(f"{int(task.completed):,} steps")
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Drawn) -> Text:
         speed = task.finished_speed or task.speed
@@ -87,12 +127,15 @@ class _Left(ProgressColumn):
     """The time left from the rate so far; from what was expected, before there is one."""
 
     def render(self, task: Drawn) -> Text:
-        expected, remaining = task.fields["expected"], task.remaining or 0
+        expected, remaining, end = task.fields["expected"], task.remaining or 0, task.fields["end"]
         if task.finished:
             return Text(f"in {_clock(task.finished_time or 0)}")
+        most = inf if end is None else max(0.0, end - time.monotonic())
         if task.time_remaining is not None:
-            return Text(f"{_clock(task.time_remaining)} left")
-        return Text("" if expected is None else f"< {_clock(expected * remaining)} left")
+            return Text(f"{_clock(min(most, task.time_remaining))} left")
+        if expected is None and most == inf:
+            return Text("")
+        return Text(f"< {_clock(min(most, inf if expected is None else expected * remaining))} left")
 
 
 def _clock(seconds: float) -> str:

@@ -11,6 +11,7 @@ Metadata (strings; lists are JSON), format `metavib-task-2`:
 | format          | `metavib-task-2`                                                                               |
 | fingerprint     | of the model (`metavib.adapt.trained.fingerprint`): only this model can read the file          |
 | run, run_nearby | folder of the run it was made with: absolute, and seen from the folder of the file; or empty   |
+|                 | (the name of a model that comes with the package stands in both)                               |
 | column          | what the ids are called, where there are many tasks: the column of a table                     |
 | ids             | a list, the id of each task; `[null]` for one that has none                                    |
 | classes         | a list, for each task the list of its classes' labels; empty where outputs are no classes      |
@@ -41,6 +42,7 @@ from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from metavib.adapt import pretrained
 from metavib.adapt.points import Batch, Support
 from metavib.adapt.trained import Trained
 from metavib.files import write_tensors
@@ -169,6 +171,8 @@ def run_of(path: Path) -> Path:
         header = file.metadata() or {}
     if header.get("format") not in (FORMAT, OLD_FORMAT) or not header.get("run"):
         raise ValueError(f"{path} does not say which run it was made with; name it with --run.")
+    if header["run"] in pretrained.names():
+        return pretrained.folder_of(header["run"])
     nearby = Path(os.path.normpath(path.absolute().parent / header.get("run_nearby", header["run"])))
     return nearby if nearby.is_dir() else Path(header["run"])
 
@@ -176,6 +180,8 @@ def run_of(path: Path) -> Path:
 def _whereabouts(path: Path, run: Path | None) -> dict[str, str]:
     if run is None:
         return {"run": "", "run_nearby": ""}
+    if name := pretrained.name_of(run):
+        return {"run": name, "run_nearby": name}
     return {"run": str(run.absolute()), "run_nearby": os.path.relpath(run.absolute(), path.absolute().parent)}
 
 

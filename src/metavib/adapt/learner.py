@@ -23,6 +23,7 @@ from typing import Any, final
 
 import torch
 
+from metavib.adapt import pretrained
 from metavib.adapt.file import read
 from metavib.adapt.many import Predictors as Predictors
 from metavib.adapt.points import Support
@@ -34,6 +35,7 @@ from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
 from metavib.training import build, checkpoint, run_folder
+from metavib.training.metrics import PLAIN, Temperature
 
 
 @final
@@ -44,6 +46,7 @@ class Learner:
         model: trained; it is copied, so that what happens to it later changes nothing here.
         preparation: what is done to the user's data before the model sees it; nothing where None.
         samples: base samples of predictive class probabilities.
+        temperature: of these probabilities, fitted on validation tasks.
 
     Example:
         A kernel on the inputs themselves, a linear regression; it needs no training.
@@ -58,8 +61,16 @@ class Learner:
         (3, 2)
     """
 
-    def __init__(self, model: Model, *, preparation: Preparation | None = None, samples: int = SAMPLES) -> None:
-        self.trained = Trained(model, preparation or ModelSpace(), samples=samples)
+    def __init__(
+        self,
+        model: Model,
+        *,
+        preparation: Preparation | None = None,
+        samples: int = SAMPLES,
+        temperature: Temperature = PLAIN,
+    ) -> None:
+        options: Any = {"samples": samples, "temperature": temperature}
+        self.trained = Trained(model, preparation or ModelSpace(), **options)
 
     @classmethod
     def from_run(
@@ -68,12 +79,12 @@ class Learner:
         """The learner of a run folder: the checkpoint its config selects, under its test-time settings.
 
         Args:
-            folder: of a run that has been trained, on any device.
+            folder: of a run that has been trained, on any device; or the name of a model that comes with the package.
             device: where to use it.
             precision: float32 or float64; that of training where None (float32 for a training in bf16).
             repeat: which one, where the run is several repeats of a training.
         """
-        folder = Path(folder)
+        folder = pretrained.folder(folder)
         saved = run_folder.chosen(folder)
         config = saved.config
         precision = precision or ("float32" if config.precision == "bf16" else config.precision)
@@ -85,7 +96,19 @@ class Learner:
             model = build.at_test(checkpoint.restore_model(saved), config)
         if config.repeats > 1:
             model = repeats.unstack(model, repeat)
-        return cls(build.in_precision(model, precision).to(device), preparation=of_run(config))
+        model = build.in_precision(model, precision).to(device)
+        return cls(model, preparation=of_run(config), temperature=saved.temperature)
+
+    @classmethod
+    def from_pretrained(cls, name: str, *, device: str = "cpu", precision: str | None = None) -> "Learner":
+        """The learner of a model that comes with the package, which needs no training.
+
+        Args:
+            name: one of `metavib.adapt.pretrained.names()`; `metavib models` says what each is.
+            device: where to use it.
+            precision: float32 or float64; float32 where None.
+        """
+        return cls.from_run(pretrained.folder_of(name), device=device, precision=precision)
 
     @property
     def device(self) -> torch.device:

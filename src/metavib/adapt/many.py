@@ -259,7 +259,10 @@ class Predictors(Mapping[Hashable, Predictor]):
             q, noise = [part for part, _ in encoded], encoded[0][1]
         order = torch.tensor([i for _, rows in (*memories, *points) for i in rows], dtype=torch.long)
         whole = joined(q, order.argsort().to(inputs.device))
-        return order.sort().values, trained.prediction(whole, classes, noise)
+        asked_of: list[tuple[TaskMemory | Batch, list[int]]] = [*memories, *points]
+        warm = not trained.temperature.plain  # only then it matters how many points a class has
+        shots = {i: _shots(what) for what, rows in asked_of for i in rows} if warm else {}
+        return order.sort().values, trained.prediction(whole, classes, noise, shots=[shots[i] for i in sorted(shots)])
 
     def _joined(self, found: list[tuple[Tensor, Prediction]], rows: int) -> ClassPrediction:
         """One prediction over the classes of all tasks."""
@@ -294,6 +297,13 @@ def _by_id(ids: Sequence[Hashable]) -> dict[Hashable, list[int]]:
 
 
 @torch.no_grad()
+def _shots(what: TaskMemory | Batch) -> float:
+    """How many points a class has on average, of those that have any."""
+    if isinstance(what, Batch):
+        return len(what.x) / max(1, len(set(what.labels)))
+    return what.n / max(1, sum(count > 0 for count in what.counts.tolist()))
+
+
 def side_by_side(
     trained: Trained, supports: Sequence[Batch], classes: Labels, x: Tensor, sizes: Sequence[int]
 ) -> Normal:

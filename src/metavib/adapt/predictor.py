@@ -60,6 +60,11 @@ class Predictor(ABC):
         """How many points of each class, in the order of `classes`."""
 
     @property
+    def shots(self) -> float:
+        """How many points a class has on average, of those that have any."""
+        return self.n / max(1, sum(count > 0 for count in self.counts))
+
+    @property
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes that it takes while it is in use, its factorised posterior included."""
@@ -236,7 +241,7 @@ class Memorised(Predictor):
 
     def _of(self, phi: Tensor) -> Prediction:
         q = self._trained.marginals_at(self.posterior, phi, self._seen)
-        return self._trained.prediction(q, self.classes, self._noise)
+        return self._trained.prediction(q, self.classes, self._noise, shots=[self.shots])
 
     def _update(self, points: Batch) -> "Memorised":
         classes = self._trained.more_classes(self.classes, points.labels)
@@ -331,7 +336,7 @@ class Conditioned(Predictor):
 
     def _predict(self, x: Tensor) -> Prediction:
         q, noise = self._trained.encoded(self._support.whole, self.classes, x)
-        return self._trained.prediction(q, self.classes, noise)
+        return self._trained.prediction(q, self.classes, noise, shots=[self.shots])
 
     def _update(self, points: Batch) -> "Conditioned":
         classes = self._trained.more_classes(self.classes, points.labels)

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.data import schema as schemas
-from metavib.data.archive import SUFFIXES, decode_image, fitted, opaque, read_file
 from metavib.data.embeddings import read_vectors
-from metavib.data.folder import folder
+from metavib.data.folder import class_files
+from metavib.data.picture import SUFFIXES, split
 from metavib.data.schema import Schema
 from metavib.data.table import Table, by_name, cells_of, in_memory, read, read_cells
 from metavib.files import naming
@@ -241,12 +241,15 @@ class Pictures(Preparation):
     """
 
     def __init__(self, config: Config) -> None:
-        from metavib.training.protocols.classification import evaluation_transform, stored_size
+        from metavib.training.protocols.classification import evaluation_transform, form
 
-        # The readers of these take a whole picture to the network's size; the others leave a margin, which is cut off.
-        whole = config.tasks.name in ("glyphs", "augmented-omniglot")
-        self.channels, self.stored = config.tasks.channels, config.tasks.size if whole else stored_size(config.tasks)
+        self.form = form(config.tasks)
         self._transform = evaluation_transform(config.tasks)
+
+    @property
+    def channels(self) -> int:
+        """Of a picture as the network sees it: 1 for grey, 3 for colour."""
+        return self.form.channels
 
     def inputs(self, data: Any) -> Tensor:
         """Pictures as the network takes them."""
@@ -255,8 +258,8 @@ class Pictures(Preparation):
     def points(self, data: Any) -> tuple[Tensor, list[Hashable]]:
         """Pictures and labels: of a pair, of a dictionary from labels to pictures, or of a folder of class folders."""
         if _is_path(data):
-            found = folder(data, size=self.stored, channels=self.channels)
-            return self._transformed(found.images), [found.names[i] for i in found.labels.tolist()]
+            found = [(file, label) for label, files in class_files(Path(data)).items() for file in files]
+            return self.inputs([file for file, _ in found]), [label for _, label in found]
         if isinstance(data, Mapping):
             parts = {label: self._pixels(pictures) for label, pictures in data.items()}
             return self._transformed(torch.cat(list(parts.values()))), [k for k, p in parts.items() for _ in p]
@@ -288,25 +291,12 @@ class Pictures(Preparation):
         elif isinstance(data, Image.Image | bytes):
             data = [data]
         elif isinstance(data, np.ndarray):
-            data = _split(data, self.channels)
+            data = split(data, self.channels)
         elif not isinstance(data, Sequence):
             raise TypeError(f"expected pictures: paths, Pillow images or arrays of pixels; got {type(data).__name__}.")
-        pictures = [self._picture(one, i) for i, one in enumerate(data)]
-        empty = np.zeros((0, self.channels, self.stored, self.stored), np.uint8)
+        pictures = [self.form.read(one, name=f"picture {i + 1}") for i, one in enumerate(data)]
+        empty = np.zeros((0, self.channels, self.form.size, self.form.size), np.uint8)
         return torch.as_tensor(np.stack(pictures) if pictures else empty)
-
-    def _picture(self, one: Any, i: int) -> np.ndarray:
-        options: Any = {"size": self.stored, "keep_aspect": True}
-        if _is_path(one):
-            path = Path(one)
-            if not path.is_file():
-                raise FileNotFoundError(f"there is no picture {path}.")
-            return decode_image(read_file(path), name=str(path), channels=self.channels, **options)
-        if isinstance(one, bytes):
-            return decode_image(one, name=f"picture {i + 1}", channels=self.channels, **options)
-        with naming(f"picture {i + 1}"):
-            image = one if isinstance(one, Image.Image) else Image.fromarray(_eight_bits(_channels_last(one)))
-            return fitted(opaque(image, self.channels), **options)
 
 
 @final
@@ -416,46 +406,3 @@ def _writable(values: Any) -> Any:
 def _naming(source: Any) -> Any:
     """Errors about a file name it."""
     return naming(source) if _is_path(source) else nullcontext()
-
-
-# Arrays of pixels
-
-
-def _split(pixels: np.ndarray, channels: int) -> list[np.ndarray]:
-    """One array as a list of pictures, for a model of so many channels."""
-    shape = pixels.shape
-    if pixels.ndim == 2 or (pixels.ndim == 3 and (shape[-1] in (1, 3, 4) or shape[0] in (1, channels))):
-        return [pixels]
-    if pixels.ndim == 3 and shape[0] in (3, 4):
-        raise ValueError(
-            f"an array {shape} may be {shape[0]} grey pictures, or one of {shape[0]} channels: pass (n, C, H, W)."
-        )
-    if pixels.ndim in (3, 4):
-        return list(pixels)
-    raise ValueError(f"expected pictures (H, W), (H, W, C), (n, C, H, W) or (n, H, W, C); got {shape}.")
-
-
-def _channels_last(one: Any) -> np.ndarray:
-    """One picture as `(H, W)` or `(H, W, C)`."""
-    pixels = np.asarray(one.detach().cpu() if isinstance(one, Tensor) else one)
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4):
-        pixels = pixels.transpose(1, 2, 0)
-    if pixels.ndim == 3 and pixels.shape[-1] == 1:
-        pixels = pixels[..., 0]
-    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] not in (3, 4)) or not pixels.size:
-        raise ValueError(f"expected pixels (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; got {pixels.shape}.")
-    return pixels
-
-
-def _eight_bits(pixels: np.ndarray) -> np.ndarray:
-    """Pixels from 0 to 255, from whole numbers in that range or from floats between 0 and 1."""
-    if pixels.dtype == np.uint8:
-        return np.ascontiguousarray(pixels)
-    kind, low, high = pixels.dtype.kind, pixels.min(), pixels.max()
-    largest = {"f": 1, "b": 1, "i": 255, "u": 255}.get(kind)
-    if largest is None or not 0 <= low <= high <= largest:
-        raise ValueError(
-            "pixels are whole numbers from 0 to 255 or floats from 0 to 1, before any normalisation; got "
-            f"{pixels.dtype} from {low} to {high}."
-        )
-    return np.ascontiguousarray(np.rint(pixels * (255.0 / largest)).astype(np.uint8))

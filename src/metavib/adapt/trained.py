@@ -26,6 +26,7 @@ from metavib.priors import FunctionPrior, WeightPrior
 from metavib.random import Noise, seeded
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples, examples
+from metavib.training.metrics import PLAIN, Temperature, tempered
 
 STREAM = 40  # name of the random stream, apart from those of training and test by construction
 SAMPLES = 1000  # the standard error of a probability is at most 0.5 / sqrt(1000) = 1.6 %
@@ -40,11 +41,14 @@ class Trained:
         model: it is copied, so that what happens to it later changes nothing here.
         preparation: what is done to a user's data before the model sees it.
         samples: base samples of predictive class probabilities.
+        temperature: of these probabilities, which become $p_n^{1/T}$, normalised.
     """
 
-    def __init__(self, model: Model, preparation: Preparation, *, samples: int = SAMPLES) -> None:
+    def __init__(
+        self, model: Model, preparation: Preparation, *, samples: int = SAMPLES, temperature: Temperature = PLAIN
+    ) -> None:
         _check_single(model)
-        self.preparation = preparation
+        self.preparation, self.temperature = preparation, temperature
         self.model = deepcopy(model).eval().requires_grad_(False)
         self.samples = samples
         self.decoder = deepcopy(self.model.likelihood).double()  # for predictions, which are in float64
@@ -284,8 +288,18 @@ class Trained:
         return torch.stack(columns, -1).unsqueeze(1).to(self.device)
 
     @torch.no_grad()
-    def prediction(self, q: Marginals, classes: Labels, noise: Noise = None) -> Prediction:
-        """Predictions from marginals in float64."""
+    def prediction(
+        self, q: Marginals, classes: Labels, noise: Noise = None, *, shots: Sequence[float] = ()
+    ) -> Prediction:
+        """Predictions from marginals in float64.
+
+        Args:
+            q: the marginals.
+            classes: labels of the columns.
+            noise: base samples.
+            shots: points of a class that the task has on average, for each prediction or for all; the temperature
+                depends on it.
+        """
         likelihood = self.sized(self.decoder, classes)
         if isinstance(likelihood, RealLikelihood):
             return RealPrediction(q, likelihood, *likelihood.predict(q))
@@ -294,6 +308,8 @@ class Trained:
         best = (q.mean[..., 0] > 0).long() if shared else q.mean.argmax(-1)
         p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])
         p = ordered(q, p / p.sum(-1, keepdim=True))  # weights of nodes sum to 1 up to rounding
+        if not self.temperature.plain:
+            p = tempered(p, p.new_tensor([self.temperature.at(n) for n in shots or (1.0,)]).unsqueeze(-1))
         if isinstance(q, Normal) and not shared and q.var.shape[-1] > 1:
             best = p.argmax(-1)  # the most probable class is that of the largest mean where all share their variance
         return ClassPrediction(p, best, classes)

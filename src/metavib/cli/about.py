@@ -85,6 +85,30 @@ def data(
             print_markdown(f"\n**{e.name}**: {e.remedy}")
 
 
+def models(
+    name: Annotated[str | None, typer.Argument(help="A model, for its whole card. Default: a list of all.")] = None,
+    json_: Json = False,
+) -> None:
+    """List the models that come with the package, or print the card of one.
+
+    They need no training: wherever a command takes a run folder, the name of a model will do.
+
+    Examples: `metavib models`, `metavib models characters`, `metavib adapt characters --support DIR`
+    """
+    from metavib.adapt import pretrained
+    from metavib.show import tables
+    from metavib.show.console import print_markdown
+
+    cards = {known: pretrained.about(known) for known in pretrained.names()}
+    if name is not None:
+        card = pretrained.about(name)
+        typer.echo(json.dumps(card, indent=2)) if json_ else print_markdown(tables.markdown((name, ""), card.items()))
+    elif json_:
+        typer.echo(json.dumps(cards, indent=2))
+    else:
+        print_markdown(tables.markdown(("model", "what"), [(known, card["what"]) for known, card in cards.items()]))
+
+
 def _config(what: str, method: str | None, given: Given, *, improved: bool) -> "Config":
     """The config of an experiment's recipe, or of a run folder, changed by what was given."""
     if what in EXPERIMENTS:

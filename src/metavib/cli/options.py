@@ -46,6 +46,7 @@ Set = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Decides the starting weights and the training tasks.")]
 Shots = Annotated[int | None, typer.Option(help="K: support points of a training task, or of each of its classes.")]
+Ways = Annotated[int | None, typer.Option(help="N: classes of a task. Default: as the recipe or the folder has it.")]
 KernelName = Annotated[
     str | None, typer.Option(help=f"Kernel of a GP method: {', '.join(KERNELS)}.", autocompletion=_starting(KERNELS))
 ]
@@ -88,7 +89,22 @@ LikelihoodName = Annotated[
         "classes) or softmax (more). Without it: gaussian for numbers, and what fits for labels."
     ),
 ]
-Run = Annotated[Path, typer.Argument(help="A run folder, as `metavib train` writes it.")]
+
+
+def run_or_model(run: Path) -> Path:
+    """A run folder, or that of the bundled model of this name (`metavib models`)."""
+    from metavib.adapt import pretrained
+
+    return pretrained.folder(run)
+
+
+Run = Annotated[
+    Path,
+    typer.Argument(
+        help="A run folder, as `metavib train` writes it, or the name of a bundled model (`metavib models`).",
+        callback=run_or_model,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bars.")]
 
@@ -120,10 +136,16 @@ class Given:
 
 
 def resolved(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":
-    """The config of a new run, with what its files decide filled in; arguments as in `described`."""
-    from metavib.training.protocols import embeddings, table
+    """The config of a new run, with what its files decide filled in.
+
+    Arguments as in `described`. What was said about pictures, or stands in a file, stays.
+    """
+    from metavib.training.fields import leaves
+    from metavib.training.protocols import embeddings, pictures, table
 
     found = described(name, method, given, config=config, improved=improved)
+    if name == "images":
+        return pictures.resolve(found, given.values if config is None else leaves(found))
     decided_by_files = {"table": table.resolve, "embeddings": embeddings.resolve}
     return decided_by_files[name](found) if name in decided_by_files else found
 
@@ -145,7 +167,7 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
 
     if config is None:
         default = recipes.improved if improved else recipes.recipe
-        sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel") or "linear"}
+        sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel")}
         base = default(name, method or "gp-vib", **sizes)
     else:
         base = read(config)
@@ -155,7 +177,7 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
             base = override(base, {"method": method})
         if base.tasks.name != name:
             raise ValueError(f"{config} is of the experiment {base.tasks.name}, not of {name}.")
-    found = override(base, given.values)
+    found = override(base, _splits(base, given.values) | given.values)
     check_counts(given.options, found)
     return found
 
@@ -163,6 +185,17 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
 def names(text: str | None) -> list[str] | None:
     """Names that are separated by commas; a name that has one itself is given by `--set`."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _splits(base: "Config", values: dict[str, Any]) -> dict[str, Any]:
+    """As many splits of a task as its new number of points allows, where a recipe had all of them."""
+    if base.train.splits == 1 or not {"tasks.shots", "tasks.queries"} & values.keys():
+        return {}
+    sizes = [str(values.get(f"tasks.{n}", getattr(base.tasks, n))) for n in ("shots", "queries")]
+    if not all(size.isdecimal() for size in sizes):  # which is refused as what it is
+        return {}
+    shots, queries = map(int, sizes)
+    return {"train.splits": max(1, (shots + queries) // max(1, shots))}
 
 
 def assignments(texts: list[str]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from metavib.cli.options import (
     Shots,
     Target,
     TaskColumn,
+    Ways,
     names,
     resolved,
 )
@@ -59,16 +60,28 @@ def train(
     improved: Improved = False,
     assign: Set = [],  # noqa: B006 - typer copies it
     steps: Annotated[int | None, typer.Option(help="Number of training steps.")] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Time for training, which ends with it should that come before the last step."),
+    ] = None,
     seed: Seed = None,
     repeats: Annotated[
         int | None, typer.Option(help="Number of independent trainings side by side (not with images).")
     ] = None,
+    ways: Ways = None,
     shots: Shots = None,
+    queries: Annotated[
+        int | None, typer.Option(help="Query points of a training task, or of each of its classes.")
+    ] = None,
     kernel: KernelName = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the KL in the bound.")] = None,
     device: Device = None,
     precision: Precision = None,
     root: Root = None,
+    size: Annotated[int | None, typer.Option(help="Side of a picture as the network sees it, in pixels.")] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read (experiment `images`).")
+    ] = False,
     csv: Csv = None,
     task: TaskColumn = None,
     target: Target = None,
@@ -97,7 +110,12 @@ def train(
         "--steps": ("train.steps", steps),
         "--seed": ("seed", seed),
         "--repeats": ("repeats", repeats),
+        "--minutes": ("train.minutes", minutes),
+        "--ways": ("tasks.ways", ways),
         "--shots": ("tasks.shots", shots),
+        "--queries": ("tasks.queries", queries),
+        "--size": ("tasks.size", size),
+        "--skip-broken": ("tasks.skip_broken", skip_broken or None),
         "--kernel": ("model.kernel", kernel),
         "--beta": ("train.beta", beta),
         "--device": ("device", device),
@@ -172,17 +190,19 @@ def evaluate(
         "--device": ("device", device),
         "--root": ("tasks.root", root),
     }
-    from metavib.training import checkpoint, run_folder
+    from metavib.training import run_folder
     from metavib.training.fields import override
     from metavib.training.protocols import experiment
     from metavib.training.reference import check_counts
 
     run_folder.check_device(device)
     given = Given([], options)
-    tested = override(checkpoint.load(run / run_folder.LAST).config, given.values)
+    chosen = run_folder.chosen(run)
+    tested = override(chosen.config, given.values)
     check_counts(given.options, tested)
     model = run_folder.selected(run, device=device)
-    _show_evaluation(experiment(tested).evaluate(model, quiet=quiet or json_), json_=json_)
+    found = experiment(tested).evaluate(model, temperature=chosen.temperature, quiet=quiet or json_)
+    _show_evaluation(found, json_=json_)
 
 
 def plot(
@@ -198,12 +218,12 @@ def plot(
     Example: `metavib plot runs/sinusoid-gp-vib-0`
     """
     from metavib.show import plots
-    from metavib.training import checkpoint, run_folder
+    from metavib.training import run_folder
 
-    saved = checkpoint.load(run / run_folder.LAST)
+    saved, lines = run_folder.latest(run), run_folder.read_metrics(run)
     folder, tasks = out or run, saved.config.tasks.name
     title = f"{saved.config.method} on {tasks}"
-    figures = {"learning_curve.png": plots.learning_curve(run_folder.read_metrics(run), title)}
+    figures = {"learning_curve.png": plots.learning_curve(lines, title)} if lines else {}
     if tasks in REGRESSION:
         figures["predictions.png"] = plots.predictions(run_folder.selected(run), saved.config, seed=seed)
     elif tasks in (*CLASSIFICATION, EMBEDDINGS) and (record := run_folder.read_record(run)):
@@ -236,7 +256,7 @@ def show(run: Run, json_: Json = False) -> None:
     from metavib.training import checkpoint, run_folder
     from metavib.training.fields import to_dict
 
-    saved, record = checkpoint.load(run / run_folder.LAST), run_folder.read_record(run)
+    saved, record = run_folder.latest(run), run_folder.read_record(run)
     c, lines, result = saved.config, run_folder.read_metrics(run), record and record["evaluation"]
     if json_:
         typer.echo(json.dumps({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
@@ -244,7 +264,7 @@ def show(run: Run, json_: Json = False) -> None:
     done = f"{saved.step} of {c.train.steps} steps"
     if record is None:
         done += f"; go on with `metavib train --resume {run}`"
-    seconds = lines[-1].get("seconds", 0.0) if lines else 0.0
+    seconds = lines[-1].get("seconds", 0.0) if lines else (record or {}).get("training_seconds", 0.0)
     parameters = sum(p.numel() for p in checkpoint.restore_model(saved).parameters())
     obstacle = Learner.from_run(run).trained.obstacle
     about = {

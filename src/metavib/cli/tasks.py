@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metavib.cli.options import Run, run_or_model
 from metavib.files import write_atomically
 from metavib.show import tables
 
@@ -24,7 +25,7 @@ Sums = Annotated[bool, typer.Option("--sums", help="Write sums over the points, 
 
 
 def adapt(
-    run: Annotated[Path, typer.Argument(help="A run folder, as `metavib train` writes it.")],
+    run: Run,
     support: Annotated[Path, typer.Option(help="Points of the task: a table, or a folder of class folders.")],
     task: Annotated[
         str | None,
@@ -130,8 +131,8 @@ def _learner(file: Path, run: Path | None) -> "tuple[Path, Learner]":
     from metavib.adapt.learner import Learner
     from metavib.training import run_folder
 
-    folder = run or run_of(file)
-    if not (folder / run_folder.LAST).exists():
+    folder = run_or_model(run or run_of(file))
+    if not run_folder.is_run(folder):
         raise FileNotFoundError(f"{file} was made with the run {folder}, which is not there; name it with --run.")
     return folder, Learner.from_run(folder)
 

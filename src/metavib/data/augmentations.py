@@ -26,6 +26,7 @@ Transform = Callable[[Tensor, Stream], Tensor]
 RESAMPLED_IN = {"cuda": torch.float16}
 """Half precision where it is faster: off by a twentieth of a grey level, less than a picture's own rounding."""
 
+KNOTS = 5  # points a side of a smooth field
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -410,7 +411,8 @@ class RandomAffine:
         degrees: the rotation is uniform in [-degrees, degrees].
         scale: the scale is uniform in this interval.
         shift: the shift is uniform in [-shift, shift] times the width and the height.
-        paper: the colour of the surroundings, in [0, 1]; characters are black on white.
+        paper: the colour of the surroundings, in [0, 1]; characters are black on white. None: that of the border of
+            the picture, whatever it is there.
 
     Example:
         >>> import torch
@@ -422,7 +424,7 @@ class RandomAffine:
     degrees: float = 30.0
     scale: tuple[float, float] = (0.8, 1.2)
     shift: float = 0.1
-    paper: float = 1.0
+    paper: float | None = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1] or self.degrees < 0 or self.shift < 0:
@@ -445,7 +447,7 @@ class RandomAffine:
         )
 
 
-def affine(images: Tensor, motion: Motion, *, paper: float) -> Tensor:
+def affine(images: Tensor, motion: Motion, *, paper: float | None) -> Tensor:
     r"""Moves each image about its centre: $p \mapsto c + s R (p - c) + t$, bilinear.
 
     Each pixel of the result looks up where it came from, $c + R^\top (p - c - t) / s$. Scales below about a
@@ -459,7 +461,81 @@ def affine(images: Tensor, motion: Motion, *, paper: float) -> Tensor:
     across = torch.stack([cos, sin * high / wide, -(cos * right + sin * down) * 2 / wide], -1)
     along = torch.stack([-sin * wide / high, cos, -(cos * down - sin * right) * 2 / high], -1)
     grid = F.affine_grid(torch.stack([across, along], -2), list(images.shape), align_corners=False)
+    if paper is None:
+        return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
     return F.grid_sample(images - paper, grid, align_corners=False) + paper  # outside is 0, so paper
+
+
+@dataclass(frozen=True)
+class RandomWarp:
+    r"""Bends characters as handwriting does: an affine map with shear and aspect, and a smooth field on top of it.
+
+    The field is a displacement of `KNOTS` x `KNOTS` points, made smooth by cubic interpolation, $B d B^\top$. All draws
+    are uniform; what comes in from outside is white paper.
+
+    Args:
+        degrees: largest rotation.
+        scale: interval of the size.
+        aspect: largest logarithm of the ratio of width to height.
+        shear: largest shear.
+        shift: largest shift, as a share of the side.
+        elastic: largest displacement of a point, as a share of the side.
+    """
+
+    degrees: float = 20.0
+    scale: tuple[float, float] = (0.85, 1.2)
+    aspect: float = 0.2
+    shear: float = 0.3
+    shift: float = 0.06
+    elastic: float = 0.07
+
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
+        """The bent images."""
+        images = unit(images)
+        return F.grid_sample(images - 1, self.draw(images, generator), align_corners=False) + 1
+
+    def draw(self, images: Tensor, generator: Stream) -> Tensor:
+        """Where each pixel of each result looks, `(N, H, W, 2)`, in half sides from the centre."""
+        n, device, side = len(images), images.device, images.shape[-1]
+
+        def uniform(low: float, high: float, *shape: int) -> Tensor:
+            return _uniform((n, *shape), low, high, generator, device)
+
+        angle = uniform(-1, 1) * math.radians(self.degrees)
+        scale, aspect = uniform(*self.scale), (uniform(-1, 1) * self.aspect).exp()
+        shear, shift = uniform(-1, 1) * self.shear, 2 * self.shift * uniform(-1, 1, 2)
+        cos, sin = angle.cos() / scale, angle.sin() / scale
+        rows = [
+            torch.stack([aspect * cos, aspect * (sin + shear * cos), shift[:, 0]], -1),
+            torch.stack([-sin / aspect, (cos - shear * sin) / aspect, shift[:, 1]], -1),
+        ]
+        grid = F.affine_grid(torch.stack(rows, -2).to(images.dtype), list(images.shape), align_corners=False)
+        eye = torch.eye(KNOTS, device=device, dtype=images.dtype)[None, None]
+        basis = F.interpolate(eye, (KNOTS, side), mode="bicubic", align_corners=True)[0, 0]
+        field = basis.mT @ (2 * self.elastic * uniform(-1, 1, 2, KNOTS, KNOTS)).to(images.dtype) @ basis
+        return grid + field.movedim(1, -1)
+
+
+@dataclass(frozen=True)
+class BroaderPen:
+    """Draws dark strokes on white paper again with a broader pen, by up to `pixels` on each side.
+
+    Args:
+        pixels: the most that a stroke gains on each side; what it gains is uniform.
+    """
+
+    pixels: int = 2
+
+    def __call__(self, images: Tensor, generator: Stream) -> Tensor:
+        """The images with broader strokes."""
+        ink = 1 - unit(images)
+        gain = _uniform((len(images), 1, 1, 1), 0, self.pixels, generator, images.device).to(ink.dtype)
+        for i in range(self.pixels):
+            # A disc of a radius between one and the square root of two: a cross, then a square, in turns.
+            across, down = F.max_pool2d(ink, (1, 3), 1, (0, 1)), F.max_pool2d(ink, (3, 1), 1, (1, 0))
+            broader = torch.maximum(across, down) if i % 2 == 0 else F.max_pool2d(across, (3, 1), 1, (1, 0))
+            ink = torch.lerp(ink, broader, (gain - i).clamp(0, 1))
+        return 1 - ink
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: Stream, device: torch.device) -> Tensor:

@@ -14,7 +14,8 @@ same images.
 import re
 import string
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from PIL import Image
 from metavib.data.archive import damaged, decode_image, members, read_gz, read_npz
 from metavib.data.cache import cached
 from metavib.data.catalog import Found, find
+from metavib.data.ink import inked
 from metavib.data.labelled import Labelled, labelled
 
 SIDE = 28
@@ -47,6 +49,17 @@ def character(ink: np.ndarray, *, crop: bool) -> np.ndarray:
     return 255 - np.asarray(Image.fromarray(ink).resize((SIDE, SIDE), Image.Resampling.LANCZOS))
 
 
+Form = Callable[[np.ndarray], np.ndarray]
+"""From a drawing `(h, w)` whose ink is 255 to a picture of 28 x 28."""
+
+
+def _form(*, crop: bool, ink: bool) -> tuple[str, Form]:
+    """What a form is called, for its cache, and how it is made."""
+    if ink:
+        return "-ink", lambda drawing: inked(255 - drawing, side=SIDE)
+    return "-crop" if crop else "", partial(character, crop=crop)
+
+
 # Omniglot
 
 BACKGROUND = (
@@ -62,7 +75,9 @@ BACKGROUND = (
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/character(\d+)/\d+_(\d+)\.png$")
 
 
-def omniglot(*, root: Path | str | None = None, cache: Path | str | None = None, crop: bool = False) -> Labelled:
+def omniglot(
+    *, root: Path | str | None = None, cache: Path | str | None = None, crop: bool = False, ink: bool = False
+) -> Labelled:
     """All of Omniglot, from the two published zips (or their folders), or packed as one npz.
 
     Args:
@@ -70,15 +85,17 @@ def omniglot(*, root: Path | str | None = None, cache: Path | str | None = None,
         cache: where caches live.
         crop: how a drawing becomes 28 x 28; see `character`. Cropping starts from
             the 105 x 105 drawings wherever they are present.
+        ink: makes the 28 x 28 by `metavib.data.ink.inked` instead, from the 105 x 105 drawings wherever present.
     """
-    form, files = omniglot_files(root, crop=crop)
+    packing, files = omniglot_files(root, crop=crop or ink)
+    name, form = _form(crop=crop, ink=ink)
 
     def build() -> Labelled:
-        if form.startswith("packed"):
-            return _omniglot_packed(files[0], crop)
-        return _omniglot_published(files, crop)
+        if packing.startswith("packed"):
+            return _omniglot_packed(files[0], form)
+        return _omniglot_published(files, form)
 
-    return cached("omniglot-crop" if crop else "omniglot", files, build, root=cache)
+    return cached(f"omniglot{name}", files, build, root=cache)
 
 
 def omniglot_files(root: Path | str | None = None, *, crop: bool = False) -> Found:
@@ -92,7 +109,7 @@ def alphabet(name: str) -> str:
     return name.split("/")[0]
 
 
-def _omniglot_published(files: tuple[Path, ...], crop: bool) -> Labelled:
+def _omniglot_published(files: tuple[Path, ...], form: Form) -> Labelled:
     pictures = {}
     for part, file in enumerate(files):
         for name, data in members(file, lambda name: _DRAWING.search(name) is not None):
@@ -100,14 +117,14 @@ def _omniglot_published(files: tuple[Path, ...], crop: bool) -> Labelled:
             assert match is not None
             ink = 255 - decode_image(data, name=f"{file} ({name})", channels=1)[0]
             key = (part, match[1], int(match[2]), int(match[3]))
-            pictures[key] = character(ink, crop=crop)
+            pictures[key] = form(ink)
         if not any(key[0] == part for key in pictures):
             raise damaged(file, "it has no Alphabet/characterNN/CCCC_DD.png in it")
     keys = sorted(pictures)
     return _order(np.stack([pictures[key] for key in keys]), [f"{a}/character{c:02d}" for _, a, c, _ in keys])
 
 
-def _omniglot_packed(path: Path, crop: bool) -> Labelled:
+def _omniglot_packed(path: Path, form: Form) -> Labelled:
     keys = ("alphabet", "character", "evaluation", "drawer", "alphabet_names")
     alphabets, characters, evaluation, drawers, names = read_npz(path, *keys)
     if len({len(column) for column in (alphabets, characters, evaluation, drawers)}) != 1:
@@ -115,7 +132,7 @@ def _omniglot_packed(path: Path, crop: bool) -> Labelled:
     rows = np.lexsort((drawers, characters, alphabets, evaluation))
     if len(alphabets) and int(alphabets.max()) >= len(names):
         raise damaged(path, "an alphabet has no name")
-    pictures = [character(ink, crop=crop) for ink in _drawings(path, rows)]
+    pictures = [form(ink) for ink in _drawings(path, rows)]
     return _order(np.stack(pictures), [f"{names[alphabets[r]]}/character{int(characters[r]):02d}" for r in rows])
 
 
@@ -151,31 +168,35 @@ EMNIST_PER_CLASS = 200
 _PICTURE = re.compile(r"(?:^|/)(\d{1,2})/(\d+)\.png$")
 
 
-def emnist(*, root: Path | str | None = None, cache: Path | str | None = None, crop: bool = False) -> Labelled:
+def emnist(
+    *, root: Path | str | None = None, cache: Path | str | None = None, crop: bool = False, ink: bool = False
+) -> Labelled:
     """The 62 classes of EMNIST, from the packed npz, the class folders (or their zip), or the idx files.
 
     Args:
         root: where datasets lie.
         cache: where caches live.
         crop: whether to resize to 32 and take the centre 28; see `character`.
+        ink: makes the 28 x 28 by `metavib.data.ink.inked` instead.
     """
-    form, files = find("emnist", root)
-    if form == "folder":
+    packing, files = find("emnist", root)
+    if packing == "folder":
         files = (files[0].parent,)
+    name, form = _form(crop=crop, ink=ink)
 
     def build() -> Labelled:
-        if form == "packed":
-            ink, labels = _emnist_packed(files[0])
-        elif form == "idx":
-            ink, labels = _idx(*files)
+        if packing == "packed":
+            drawings, labels = _emnist_packed(files[0])
+        elif packing == "idx":
+            drawings, labels = _idx(*files)
         else:
-            ink, labels = _class_folders(files[0])
+            drawings, labels = _class_folders(files[0])
         missing = sorted(set(range(len(EMNIST_CLASSES))) - set(labels.tolist()))
         if missing:
             raise damaged(files[0], f"it has no images of {', '.join(EMNIST_CLASSES[c] for c in missing)}")
-        return labelled(np.stack([character(i, crop=crop) for i in ink])[:, None], labels, EMNIST_CLASSES)
+        return labelled(np.stack([form(drawing) for drawing in drawings])[:, None], labels, EMNIST_CLASSES)
 
-    return cached("emnist-crop" if crop else "emnist", files, build, root=cache)
+    return cached(f"emnist{name}", files, build, root=cache)
 
 
 def _emnist_packed(path: Path) -> tuple[np.ndarray, np.ndarray]:

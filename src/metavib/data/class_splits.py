@@ -9,6 +9,7 @@
 | `mini-imagenet` | 64 | 16 | 20 |
 | `cub` | 100 | 50 | 50 |
 | `mini-imagenet-cub` | 100: all of mini-ImageNet | 50 of CUB | 50 of CUB |
+| `characters` | 6,492 = 4 x 1,623: all of Omniglot | 31: EMNIST, even labels | 31: EMNIST, odd labels |
 
 References:
     Vinyals et al. (2016), Matching Networks for One Shot Learning (Omniglot's split).
@@ -167,6 +168,18 @@ def mini_imagenet_cub(*, root: Place = None, cache: Place = None) -> Splits:
     return _checked("mini-imagenet-cub", Splits(train, *held_out), (100, 50, 50))
 
 
+def all_characters(*, root: Place = None, cache: Place = None) -> Splits:
+    """All of Omniglot with its quarter turns, to EMNIST, every character as ink (`metavib.data.ink`).
+
+    For a model that is to be used, and not compared: the 26 letters of Omniglot's Latin alphabet, drawn with a mouse,
+    are among the training classes here, and letters of the same names, written with a pen, are validated and tested on.
+    """
+    drawn = characters.omniglot(root=root, cache=cache, ink=True)
+    written = characters.emnist(root=root, cache=cache, ink=True)
+    even, odd = (select_classes(written, range(start, written.classes, 2)) for start in (0, 1))
+    return _checked("characters", Splits(with_rotations(drawn), even, odd), (4 * 1623, 31, 31))
+
+
 EXPERIMENTS: dict[str, Callable[..., Splits]] = {
     "omniglot-emnist": omniglot_emnist,
     "omniglot": omniglot,
@@ -174,6 +187,7 @@ EXPERIMENTS: dict[str, Callable[..., Splits]] = {
     "mini-imagenet": mini_imagenet,
     "cub": cub,
     "mini-imagenet-cub": mini_imagenet_cub,
+    "characters": all_characters,
 }
 
 
@@ -197,6 +211,7 @@ _DATASETS = {
     "mini-imagenet": ("mini-imagenet",),
     "cub": ("cub",),
     "mini-imagenet-cub": ("mini-imagenet", "cub"),
+    "characters": ("omniglot", "emnist"),
 }
 
 
@@ -210,7 +225,7 @@ def checksums(experiment: str, root: Place = None) -> dict[str, str]:
     found: dict[str, str] = {}
     for dataset in _DATASETS[experiment]:
         if dataset == "omniglot":
-            files = characters.omniglot_files(root, crop=experiment == "omniglot-emnist").files
+            files = characters.omniglot_files(root, crop=experiment in ("omniglot-emnist", "characters")).files
         else:
             files = find(dataset, root).files
         found |= {file.name: checksum(file) for file in files}

@@ -6,79 +6,113 @@
       tulip/   …                    test/        orchid/ …
 
 Without `train`, `val` (or `validation`) and `test`, the classes are divided at random, by a seed. Anything
-but PNG, JPEG, WebP and BMP files, told by their names, is passed over.
+but PNG, JPEG, WebP, BMP, GIF and TIFF files, told by their names, is passed over. What becomes of a picture is said in
+`metavib.data.picture`.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from metavib.data.archive import SUFFIXES, decode_image, read_file
 from metavib.data.cache import cached
 from metavib.data.labelled import Labelled, Splits, check_disjoint, labelled, select_classes
+from metavib.data.picture import SUFFIXES, Form
 
+BROKEN = 20  # files that cannot be read, named in one message
 _PARTS = (("train",), ("validation", "val"), ("test",))
 
 
-def folder(path: Path | str, *, size: int = 84, channels: int = 3, cache: Path | str | None = None) -> Labelled:
+def folder(
+    path: Path | str,
+    *,
+    size: int = 84,
+    channels: int = 3,
+    fit: str = "centre",
+    ink: bool = False,
+    skip_broken: bool = False,
+    cache: Path | str | None = None,
+) -> Labelled:
     """The pictures in a folder of class folders; a class is named by its folder, and classes are sorted.
 
     Args:
         path: the folder.
-        size: the side to which the central square of every picture is resized.
+        size: the side to which every picture is brought.
         channels: 1 for grey, 3 for colour.
+        fit: whether all of a picture is kept, or its central square; see `metavib.data.picture.Form`.
+        ink: bring characters to dark ink on white paper.
+        skip_broken: leave out files that cannot be read, with a warning, instead of refusing the folder.
         cache: where caches live.
     """
-    path = Path(path)
-    if channels not in (1, 3) or size < 1:
-        raise ValueError(f"expected 1 or 3 channels and a positive size; got {channels} channels, size {size}.")
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path.absolute()} is not a folder; it should have one sub-folder a class.")
-    return cached(f"folder-{size}x{size}x{channels}", (path,), lambda: _read(path, size, channels), root=cache)
+    path, form = Path(path), Form(size, channels, fit, ink)
+    classes = class_files(path)
+    name = f"pictures-{size}x{size}x{channels}" + f"-{fit}" * (fit != "centre") + "-ink" * ink + "-some" * skip_broken
+    return cached(name, (path,), lambda: _read(classes, form, skip_broken), root=cache)
 
 
 def folder_splits(
     path: Path | str,
     *,
-    size: int = 84,
-    channels: int = 3,
     minimum: int = 2,
     fractions: Sequence[float] = (0.6, 0.2, 0.2),
     seed: int = 0,
-    cache: Path | str | None = None,
+    **options: Any,
 ) -> Splits:
     """Splits a folder of class folders by class.
 
     Args:
         path: the folder; with sub-folders `train`, `val` (or `validation`) and `test` these are the split.
-        size: the side to which the central square of every picture is resized.
-        channels: 1 for grey, 3 for colour.
         minimum: how many classes each part needs at least: the number of ways of the tasks.
         fractions: otherwise, the shares of train, validation and test in the classes.
         seed: otherwise, what decides which class goes where.
-        cache: where caches live.
+        **options: those of `folder`.
     """
     path = Path(path)
-    given = [next((path / name for name in names if (path / name).is_dir()), None) for names in _PARTS]
-    if all(given):
-        parts = [folder(part, size=size, channels=channels, cache=cache) for part in given if part]
-        splits = check_disjoint(Splits(*parts))
+    parts = given_parts(path)
+    if parts is not None:
+        splits = check_disjoint(Splits(*(_in_pairs(folder(part, **options)) for part in parts)))
     else:
-        splits = split_classes(
-            folder(path, size=size, channels=channels, cache=cache),
-            fractions=fractions,
-            seed=seed,
-            minimum=minimum,
-        )
+        splits = split_classes(_in_pairs(folder(path, **options)), fractions=fractions, seed=seed, minimum=minimum)
     for name, part in zip(Splits._fields, splits, strict=True):
         if part.classes < minimum:
             raise ValueError(
                 f"{path}: {name} has {part.classes} class{'es' * (part.classes != 1)} and needs {minimum}; "
-                "add classes or ask for fewer ways."
+                "add classes or ask for fewer ways (--ways)."
             )
     return splits
+
+
+def given_parts(path: Path) -> tuple[Path, Path, Path] | None:
+    """The sub-folders for training, validation and test, where all three are there."""
+    found = [next((path / name for name in names if (path / name).is_dir()), None) for names in _PARTS]
+    train, validation, test = found
+    return None if train is None or validation is None or test is None else (train, validation, test)
+
+
+def class_files(path: Path) -> dict[str, list[Path]]:
+    """The picture files of each class of a folder of class folders, in order; none of them is opened."""
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"{path.absolute()} is not a folder; it should have one sub-folder a class. Has it moved? Say where it is "
+            "with --root."
+        )
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not folders:
+        raise ValueError(f"{path}: it has no sub-folders; put the pictures of each class into a folder of its own.")
+    classes = {
+        place.name: [f for f in sorted(place.iterdir()) if f.suffix.lower() in SUFFIXES and not f.name.startswith(".")]
+        for place in folders
+    }
+    empty = [name for name, files in classes.items() if not files]
+    if empty:
+        more = f" (and {len(empty) - 1} more)" * (len(empty) > 1)
+        raise ValueError(
+            f"{path / empty[0]}{more}: it has no pictures ({', '.join(SUFFIXES)}); add some or remove the folder."
+        )
+    return classes
 
 
 def split_classes(
@@ -92,31 +126,55 @@ def split_classes(
             f"splitting needs {3 * minimum} classes at least, {minimum} each for train, validation and test; "
             f"got {data.classes}. Add classes or ask for fewer ways."
         )
-    held_out = [max(minimum, round(share * data.classes)) for share in fractions[1:]]
-    while sum(held_out) > data.classes - minimum:  # leave enough to train on
-        held_out[held_out.index(max(held_out))] -= 1
+    held_out = held_out_sizes(data.classes, fractions=fractions, minimum=minimum)
     order = torch.randperm(data.classes, generator=torch.Generator().manual_seed(seed)).tolist()
     validation, test = order[: held_out[0]], order[held_out[0] : sum(held_out)]
     train = order[sum(held_out) :]
     return Splits(*(select_classes(data, sorted(part)) for part in (train, validation, test)))
 
 
-def _read(path: Path, size: int, channels: int) -> Labelled:
-    classes = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not classes:
-        raise ValueError(f"{path}: it has no sub-folders; put the pictures of each class into a folder of its own.")
-    files = [
-        (file, c)
-        for c, place in enumerate(classes)
-        for file in sorted(place.iterdir())
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-    ]
-    empty = sorted(set(range(len(classes))) - {c for _, c in files})
-    if empty:
-        raise ValueError(
-            f"{classes[empty[0]]}: it has no pictures ({', '.join(SUFFIXES)}); add some or remove the folder."
+def _in_pairs(data: Labelled) -> Labelled:
+    """Without the classes of a single picture, which can be no part of a task."""
+    kept = (data.counts > 1).nonzero().flatten().tolist()
+    if len(kept) < data.classes:
+        alone = [name for name, n in zip(data.names, data.counts.tolist(), strict=True) if n == 1]
+        warnings.warn(
+            f"{len(alone)} of {data.classes} classes have a single picture and are left out ({', '.join(alone[:5])}): "
+            "a task needs two of a class, one to learn from and one to predict.",
+            stacklevel=4,
         )
-    pictures = np.empty((len(files), channels, size, size), np.uint8)
-    for i, (file, _) in enumerate(files):
-        pictures[i] = decode_image(read_file(file), name=str(file), channels=channels, size=size, keep_aspect=True)
-    return labelled(pictures, [c for _, c in files], [place.name for place in classes])
+    return select_classes(data, kept)
+
+
+def held_out_sizes(classes: int, *, fractions: Sequence[float] = (0.6, 0.2, 0.2), minimum: int = 1) -> list[int]:
+    """How many of some classes are for validation and for test; as many as the least are left to train on."""
+    sizes = [max(minimum, round(share * classes)) for share in fractions[1:]]
+    while sum(sizes) > classes - minimum:
+        sizes[sizes.index(max(sizes))] -= 1
+    return sizes
+
+
+def _read(classes: dict[str, list[Path]], form: Form, skip_broken: bool) -> Labelled:
+    """All pictures. Files that cannot be read are refused together, or left out together, and named."""
+    pictures, labels, broken = [], [], []
+    for label, files in enumerate(classes.values()):
+        for file in files:
+            try:
+                pictures.append(form.read(file))
+                labels.append(label)
+            except (ValueError, OSError) as error:
+                broken.append(str(error))
+    names = list(classes)
+    kept = sorted(set(labels))
+    gone = [name for label, name in enumerate(names) if label not in kept]
+    if broken and (not skip_broken or not kept):
+        some = "\n".join(f"  {error}" for error in broken[:BROKEN])
+        more = f"\n  and {len(broken) - BROKEN} more" * (len(broken) > BROKEN)
+        raise ValueError(
+            f"{len(broken)} of {len(broken) + len(pictures)} pictures cannot be read:\n{some}{more}\n"
+            "Replace or remove them, or pass --skip-broken to go on without."
+        )
+    if broken:
+        without = f", and the classes {', '.join(gone[:5])} with them" if gone else ""
+        warnings.warn(f"{len(broken)} pictures that cannot be read are left out{without}.", stacklevel=2)
+    return labelled(np.stack(pictures), [kept.index(label) for label in labels], [names[label] for label in kept])

@@ -41,7 +41,12 @@ def regression(result: dict[str, Any]) -> str:
 
 
 def classification(result: dict[str, Any]) -> str:
-    """A table of accuracies in per cent, NLL, Brier score and ECE, a row for each number of shots and inner steps."""
+    """A table of accuracies in per cent, NLL, Brier score and ECE, a row for each number of shots and inner steps.
+
+    What takes no meta-training stands below, where it was tested too.
+    """
+    if any("obvious" in row for row in result["rows"]):
+        return _beside_obvious(result)
     rows = []
     for row in result["rows"]:
         for kind in ("metrics", "tempered_metrics"):
@@ -53,6 +58,23 @@ def classification(result: dict[str, Any]) -> str:
         header, rows = header[:-1], [row[:-1] for row in rows]
     episodes = result["rows"][0]["episodes"]
     return markdown(header, rows) + f"\n\n± is the 95% interval over {episodes} test episodes of this one training."
+
+
+def _beside_obvious(result: dict[str, Any]) -> str:
+    """The same where pictures are the user's own, with what takes no meta-training below each row."""
+    rows = []
+    for row in result["rows"]:
+        label = result["method"] + (f", T = {row['temperature']:.2f}" if row["temperature"] != 1 else "")
+        rows.append([label, *_sizes(row), *_class_cells(row["metrics"])])
+        for name, found in row["obvious"].items():
+            cells = _class_cells(found) if "nll" in found else [plus_minus(found["accuracy"], 2, 100), "", "", ""]
+            rows.append([name, *_sizes(row), *cells])
+    header = ["method", *_heads(result["rows"][0]), "accuracy %", "NLL", "Brier", "ECE %"]
+    episodes = result["rows"][0]["episodes"]
+    return markdown(header, rows) + (
+        f"\n\n± is the 95% interval over {episodes} test episodes of classes that training never saw. T is the "
+        "temperature of the probabilities, fitted on validation."
+    )
 
 
 def _class_cells(found: dict[str, Any]) -> list[str]:

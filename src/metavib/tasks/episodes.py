@@ -63,12 +63,14 @@ class Episodes:
         queries: the query images of a class.
         min_shots: if given, every class of every task has a number of shots of its own, uniform in
             [min_shots, shots]; the surplus is masked, and zero, so that tasks are ragged.
+        few: take classes with fewer than `shots + queries` images as they are: one image at least is a query, as
+            many of the others as can be are support, and what is missing is masked. Otherwise they are refused.
         transform: what turns the drawn uint8 images `(N, C, H, W)` into floats, in one call for support and
             query of all tasks together.
 
     Raises:
         ValueError: if there are fewer than `ways` classes, or a class has fewer than `shots + queries`
-            images.
+            images (fewer than two, where few are allowed).
     """
 
     def __init__(
@@ -79,14 +81,16 @@ class Episodes:
         shots: int,
         queries: int,
         min_shots: int | None = None,
+        few: bool = False,
         transform: Transform = unit,
     ) -> None:
-        _check(data, shots=shots, queries=queries, min_shots=min_shots)
+        _check(data, shots=shots, queries=queries, min_shots=min_shots, few=few)
         if not 1 <= ways <= len(data.names):
             raise ValueError(f"ways must be between 1 and the {len(data.names)} classes of the data; got {ways}.")
         self.ways, self.shots, self.queries, self.min_shots = ways, shots, queries, min_shots
         self.transform = transform
         self._pixels, self._images = data.images, _images(data)
+        self._few = few and int(self._images.lengths.min()) < shots + queries
 
     @property
     def random(self) -> bool:
@@ -107,9 +111,26 @@ class Episodes:
     def build(self, keys: Keys, generator: Stream) -> Task:
         """The tasks that some keys choose; the generator is for the transform, and for the shots where they vary."""
         classes = keys.classes.to(self._pixels.device).topk(self.ways).indices
-        positions = self._images.choose(classes, self.shots + self.queries, keys.images)
+        wanted = self.shots + self.queries
+        positions = self._images.choose(classes, min(wanted, self._images.longest), keys.images)
+        if self._few:
+            return self._with_few(classes, positions, generator)
         support, query = positions.split([self.shots, self.queries], dim=-1)
         return _task(self._pixels, support, query, self.min_shots, self.transform, generator)
+
+    def _with_few(self, classes: Tensor, positions: Tensor, generator: Stream) -> Task:
+        """The tasks of the images at some positions, of which each class has as many as it has."""
+        there = self._images.lengths[classes].unsqueeze(-1)
+        as_support = there.sub(1).clamp(max=self.shots)
+        in_support = torch.arange(self.shots, device=there.device)
+        in_query = as_support + torch.arange(self.queries, device=there.device)
+        last = positions.shape[-1] - 1
+        support, query = (
+            positions.gather(-1, at.expand(*positions.shape[:-1], -1).clamp(max=last)) for at in (in_support, in_query)
+        )
+        masks = in_support < as_support, in_query < there.clamp(max=last + 1)
+        task = _task(self._pixels, support, query, self.min_shots, self.transform, generator)
+        return Task(*(_masked(side, mask.flatten(-2)) for side, mask in zip(task, masks, strict=True)))
 
 
 @final
@@ -232,9 +253,14 @@ def _task(
     ways, shots = support.shape[-2:]
     real = draw(torch.randint, min_shots, shots + 1, support.shape[:-1], stream=generator)
     mask = torch.arange(shots, device=pixels.device) < real.to(pixels.device).unsqueeze(-1)
-    mask = mask.flatten(-2)
-    x = d_t.x.masked_fill(~mask.reshape(*mask.shape, *(1,) * (d_t.x.ndim - mask.ndim)), 0)
-    return Task(Examples(x, d_t.y.masked_fill(~mask, 0), mask), d_v)
+    return Task(_masked(d_t, mask.flatten(-2)), d_v)
+
+
+def _masked(side: Examples, mask: Tensor) -> Examples:
+    """Examples of which only some are there; the others are zero."""
+    mask = side.mask & mask
+    x = side.x.masked_fill(~mask.reshape(*mask.shape, *(1,) * (side.x.ndim - mask.ndim)), 0)
+    return Examples(x, side.y.masked_fill(~mask, 0), mask)
 
 
 def _examples(x: Tensor, positions: Tensor) -> Examples:
@@ -255,7 +281,7 @@ def _generator(seed: int, index: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state))
 
 
-def _check(data: Labelled, *, shots: int, queries: int, min_shots: int | None) -> None:
+def _check(data: Labelled, *, shots: int, queries: int, min_shots: int | None, few: bool = False) -> None:
     if shots < 0 or queries < 1:
         raise ValueError(f"shots must be at least 0 and queries at least 1; got {shots} and {queries}.")
     if min_shots is not None and not 0 <= min_shots <= shots:
@@ -265,9 +291,14 @@ def _check(data: Labelled, *, shots: int, queries: int, min_shots: int | None) -
     counts = data.labels.cpu().bincount(minlength=len(data.names))
     if len(counts) > len(data.names):
         raise ValueError(f"labels must lie below the {len(data.names)} classes; got {len(counts) - 1}.")
-    few = int(counts.argmin())
-    if counts[few] < shots + queries:
+    rarest = int(counts.argmin())
+    if few and counts[rarest] < 2:
         raise ValueError(
-            f"class {data.names[few]!r} has {int(counts[few])} images, and shots + queries = "
+            f"class {data.names[rarest]!r} has {int(counts[rarest])} image(s), and a task needs two of a class: one to "
+            "learn from and one to predict."
+        )
+    if not few and counts[rarest] < shots + queries:
+        raise ValueError(
+            f"class {data.names[rarest]!r} has {int(counts[rarest])} images, and shots + queries = "
             f"{shots} + {queries} need {shots + queries}. Lower shots or queries, or leave that class out."
         )

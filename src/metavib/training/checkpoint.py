@@ -14,6 +14,7 @@ from metavib.model import Model
 from metavib.training import build
 from metavib.training.config import Config, from_saved
 from metavib.training.fields import to_dict
+from metavib.training.metrics import PLAIN, Temperature
 
 FORMAT = "metavib-checkpoint-2"
 BEFORE = "metavib-checkpoint-1"  # the variance s of simplified sites was 0.001 + softplus(a), and is softplus(a) now
@@ -36,6 +37,7 @@ class Checkpoint(NamedTuple):
     step: int
     best: float
     tensors: dict[str, Tensor]
+    temperature: Temperature = PLAIN
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors of one part: model, optimiser or streams."""
@@ -50,14 +52,22 @@ def save(
     model: Model,
     optimiser: Optimizer | None = None,
     streams: Mapping[str, Generator] | None = None,
+    *,
+    temperature: Temperature = PLAIN,
 ) -> None:
-    """Writes the state after `step` steps: all of it, or the model's alone."""
+    """Writes the state after `step` steps: all of it, or the model's alone; and the temperature of its predictions."""
     tensors = {f"model/{name}": t for name, t in model.state_dict().items()}
     for index, state in (optimiser.state_dict()["state"] if optimiser else {}).items():
         tensors |= {f"optimiser/{index}/{key}": t for key, t in state.items()}
     tensors |= {f"streams/{name}": stream.get_state() for name, stream in (streams or {}).items()}
-    metadata = {"format": FORMAT, "step": str(step), "best": repr(best), "config": json.dumps(to_dict(config))}
-    write_tensors(path, tensors, metadata)
+    write_tensors(path, tensors, header(config, step, best, temperature))
+
+
+def header(config: Config, step: int, best: float, temperature: Temperature) -> dict[str, str]:
+    """What stands beside the tensors of a checkpoint."""
+    found = {"format": FORMAT, "step": str(step), "best": repr(best), "config": json.dumps(to_dict(config))}
+    known = dict(zip(map(str, temperature.shots), temperature.values, strict=True))
+    return found if temperature.plain else found | {"temperature": json.dumps(known)}
 
 
 def load(path: Path) -> Checkpoint:
@@ -74,8 +84,10 @@ def load(path: Path) -> Checkpoint:
         )
     try:
         config = from_saved(json.loads(metadata["config"]))
-        return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors)
-    except (KeyError, ValueError, RecursionError) as error:
+        known = {int(shots): float(value) for shots, value in json.loads(metadata.get("temperature", "{}")).items()}
+        temperature = Temperature(tuple(known), tuple(known.values())) if known else PLAIN
+        return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors, temperature)
+    except (KeyError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} has a damaged header: {error}") from error
 
 

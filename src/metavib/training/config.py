@@ -44,12 +44,14 @@ CLASSIFICATION = (
     "mini-imagenet",
     "cub",
     "mini-imagenet-cub",
+    "characters",
     "images",
 )
 TABLE = "table"
 EMBEDDINGS = "embeddings"
 EXPERIMENTS = (*REGRESSION, TABLE, *CLASSIFICATION, EMBEDDINGS)
 
+KINDS = ("characters", "photographs")
 PRECISIONS = ("float32", "tf32", "bf16", "float64")
 
 DROPPED: dict[str, Any] = {
@@ -118,7 +120,7 @@ class TasksConfig:
 
     Args:
         name: the experiment: sinusoid, gaussian, table, glyphs, omniglot-emnist, omniglot, augmented-omniglot,
-            mini-imagenet, cub, mini-imagenet-cub, images or embeddings.
+            mini-imagenet, cub, mini-imagenet-cub, characters, images or embeddings.
         shots: K, the number of support points of a task (of each class, in classification).
         queries: the number of query points of a task (of each class, in classification).
         min_shots: where set, every task draws its own number of support points, uniformly between this and `shots`.
@@ -128,8 +130,16 @@ class TasksConfig:
         ways: N, the number of classes of a task.
         channels: colour channels of an image as the network sees it.
         size: side of an image as the network sees it, in pixels.
+        kind: what the pictures show, characters or photographs, which decides how they are augmented; empty means
+            characters where they have one channel.
+        ink: bring every picture of a character to dark ink in the middle of white paper (`metavib.data.ink`).
+        fit: what is kept of a picture that is not square: its centre, of which the network sees the inner part, as in
+            the protocols of the literature; or the whole, on paper of its border's colour.
+        held_out: classes for validation and for test each, at the least, where a folder of pictures does not say which
+            these are; 0 means as many as a task has.
+        skip_broken: leave out files that cannot be read as pictures, instead of refusing the folder.
         augment: augment the training images: random crops, colours and flips of photographs, random motions of
-            characters.
+            characters, whose strokes are also made bolder where `ink` has made them alike.
         crop: the least share of a photograph's area that a random crop keeps.
         jitter: strength of the random changes of a photograph's brightness, contrast and colour.
         alphabets: take the classes of a task from one alphabet, which is the part of a class name before its first `/`;
@@ -163,6 +173,11 @@ class TasksConfig:
     ways: int = 5
     channels: int = 1
     size: int = 28
+    kind: str = ""
+    ink: bool = False
+    fit: str = "centre"
+    held_out: int = 0
+    skip_broken: bool = False
     augment: bool = False
     crop: float = 0.08
     jitter: float = 0.4
@@ -265,6 +280,9 @@ class TrainConfig:
 
     Args:
         steps: number of training steps.
+        minutes: a limit on the time of training, validations included; the schedule of the learning rate ends with it,
+            should it come before the last step, and there are thirty validations at least. None means no limit.
+        patience: stop after so many validations in a row that were not the best so far; 0 means never.
         tasks: number of tasks in each step.
         objective: what is maximised: vib, the paper's bound, or predictive, its form with log predictive densities
             (see `metavib.objective`).
@@ -278,6 +296,9 @@ class TrainConfig:
         validate_every: steps between validations; 0 means never.
         validation_tasks: number of validation tasks, always the same ones.
         select: which model is tested and used: the last, or the best on validation.
+        calibrate: fit a temperature to the class probabilities on the validation tasks, call that model best whose
+            NLL is then smallest, and keep the temperature with it for every prediction; false means that the best is
+            the most accurate, and probabilities are the model's own.
         save_every: steps between checkpoints.
         log_every: steps between lines of the metrics.
 
@@ -288,6 +309,8 @@ class TrainConfig:
     """
 
     steps: int = 60_000
+    minutes: float | None = None
+    patience: int = 0
     tasks: int = 5
     objective: str = "vib"
     splits: int = 1
@@ -299,6 +322,7 @@ class TrainConfig:
     validate_every: int = 5_000
     validation_tasks: int = 200
     select: str = "last"
+    calibrate: bool = False
     save_every: int = 5_000
     log_every: int = 500
 
@@ -389,14 +413,24 @@ class Config:
             self._check_splits()
         if self.train.select not in ("last", "best"):
             raise ValueError(f"train.select must be last or best; got {self.train.select!r}.")
-        if self.train.select == "best" and not self.train.validate_every:
-            raise ValueError("train.select = best needs validations: set train.validate_every above 0.")
+        self._check_validations()
         for name in ("lr", "scale_lr", "site_lr"):
             rate = getattr(self.train, name)
             if rate is not None and not 0 < rate < float("inf"):
                 raise ValueError(f"train.{name} must be positive; got {rate}.")
         if not 0 < self.model.scale < float("inf"):
             raise ValueError(f"model.scale must be positive; got {self.model.scale}.")
+        if self.tasks.kind not in ("", *KINDS):
+            raise ValueError(f"tasks.kind must be one of {', '.join(KINDS)}, or empty; got {self.tasks.kind!r}.")
+        if self.tasks.held_out < 0 or self.tasks.held_out == 1:
+            raise ValueError(f"tasks.held_out must be 0 (as in a task), or 2 or above; got {self.tasks.held_out}.")
+        if self.tasks.fit not in ("centre", "whole"):
+            raise ValueError(f"tasks.fit must be centre or whole; got {self.tasks.fit!r}.")
+        if self.tasks.ink and (self.tasks.channels != 1 or self.tasks.kind == "photographs"):
+            raise ValueError(
+                "tasks.ink is for characters of one channel; got "
+                f"tasks.channels = {self.tasks.channels} and tasks.kind = {self.tasks.kind!r}."
+            )
         if not 0 < self.tasks.crop <= 1:
             raise ValueError(f"tasks.crop is a share of an area, above 0 and at most 1; got {self.tasks.crop}.")
         if not 0 <= self.model.dropout < 1:
@@ -429,6 +463,19 @@ class Config:
     def unrolled(self) -> int:
         """Inner steps of a training step, each of which takes a compiler as long as a step without any; at least 1."""
         return max(1, self.model.inner_steps) if self.method in GRADIENT else 1
+
+    def _check_validations(self) -> None:
+        """What needs validations, or a limit that makes sense."""
+        train = self.train
+        for name, wants in (("select = best", train.select == "best"), ("patience", train.patience > 0)):
+            if wants and not train.validate_every:
+                raise ValueError(f"train.{name} needs validations: set train.validate_every above 0.")
+        if train.patience < 0:
+            raise ValueError(f"train.patience must be 0 (never) or above; got {train.patience}.")
+        if train.calibrate and (self.tasks.name not in CLASSIFICATION or not train.validate_every):
+            raise ValueError("train.calibrate is for images, with validations: set train.validate_every above 0.")
+        if train.minutes is not None and not 0 < train.minutes < float("inf"):
+            raise ValueError(f"train.minutes must be positive, or none for no limit; got {train.minutes}.")
 
     def _check_splits(self) -> None:
         """A task can be split anew only where its points may trade places, after the network."""

@@ -1,14 +1,14 @@
 """Meta-training: one loop, top to bottom.
 
 A step is: sample tasks, bound, backward, optimiser (`metavib.training.step`). Now and then the loop logs, validates and
-saves, folder a run folder (`metavib.training.run_folder`).
+saves, in a run folder (`metavib.training.run_folder`). It ends with the last step, with the time it was given, or when
+validation has long not improved, whichever comes first.
 
 On a CPU a resumed run ends bit-identical to one that was never interrupted: the checkpoint holds weights, optimiser and
-random streams, and nothing else decides.
+random streams, and nothing else decides. With a limit on time the clock decides too.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from pathlib import Path
@@ -20,17 +20,18 @@ from torch import Tensor
 from metavib.files import naming
 from metavib.model import Model
 from metavib.objective import Bound
-from metavib.progress import Bar
+from metavib.progress import Bar, say
 from metavib.random import seeded
 from metavib.training import build, checkpoint, run_folder
 from metavib.training.config import Config
 from metavib.training.engine import compiles, fastest, seconds_as_written
 from metavib.training.engine.ranks import ALONE, Ranks
 from metavib.training.fields import differences
+from metavib.training.metrics import PLAIN
 from metavib.training.protocols import Experiment, experiment
 from metavib.training.run_folder import BEST, CONFIG, LAST, METRICS
 from metavib.training.step import Step, adam, decay, set_rates
-from metavib.training.stopping import Interrupted, Stop
+from metavib.training.stopping import Clock, Interrupted, Stop, exhausted
 
 TRAIN = 10  # name of the random stream, apart from those of validation and test by construction
 
@@ -71,63 +72,81 @@ def train(
     objective = ranks.sharded(build.objective(config), model, options.tasks)
     optimiser = adam(model, config)
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}
-    start, best = 0, -inf
+    start, best, temperature = 0, -inf, PLAIN
     if saved := ranks.on_first(run_folder.newest, folder):
-        if differences(saved.config, config).keys() - {"train.steps"}:
+        if differences(saved.config, config).keys() - {"train.steps", "train.minutes"}:
             raise ValueError(f"{folder / LAST} is of a run with another config than {folder / CONFIG}.")
         with naming(folder / LAST):
             model.load_state_dict(checkpoint.restore_model(saved).state_dict())
             checkpoint.restore_training(saved, optimiser, streams)
-        start, best = saved.step, saved.best
+        start, best, temperature = saved.step, saved.best, saved.temperature
     ranks.on_first(run_folder.begin, config, folder)
     spent = ranks.on_first(run_folder.drop_metrics_after, folder, start)
+    scores = [line["validation"]["score"] for line in run_folder.read_metrics(folder) if "validation" in line]
 
     # One step, and the fastest way to take it.
     shape = (options.tasks,) if config.repeats == 1 else (config.repeats, options.tasks)
     step = Step(model, objective, world, optimiser, list(streams.values()), shape=shape, beta=options.beta)
     alone = ranks.count == 1  # what ranks say to each other can be neither compiled nor recorded
     take_step = fastest(step, config) if alone else step
-    clock = time.monotonic()
+    clock = Clock(options.minutes, spent)
     show, note, at_best = ranks.first and not quiet, "", dict[str, float]()
-    with Bar("training", options.steps, start=start, show=show) as advance, Stop() as stop:
+    over = ranks.any(clock.over or exhausted(scores, options.patience))
+    if show and (known := world.obvious()):
+        say(f"on the same validation tasks: {_listed(known)}")
+    bar = Bar("training", options.steps, start=start, limit=clock.limit, spent=spent, show=show)
+    with bar as advance, Stop() as stop:
         if alone and compiles(config) and start < options.steps:
             stop.at_once = _stopped(start, options.steps, folder)  # a compiler takes its time
             if show:
                 advance.expect(seconds_as_written(step))
             advance(start, "compiling, half a minute")
-        for n in range(start + 1, options.steps + 1):
-            set_rates(optimiser, decay(options.schedule, (n - 1) / options.steps))
+        for n in range(start + 1, start + 1 if over else options.steps + 1):
+            set_rates(optimiser, decay(options.schedule, max((n - 1) / options.steps, clock.share)))
             bound = Bound(*take_step())
             stop.at_once = ""
-            last, stopping = n == options.steps, ranks.any(stop.asked)
+            stopping = ranks.any(stop.asked)
+            over, due = (clock.limit is not None and ranks.any(flag) for flag in (clock.over, clock.due))
+            last = over or n == options.steps
+            validating = options.validate_every and (n % options.validate_every == 0 or due or last)
             saving = n % options.save_every == 0 or last or stopping
-            validating = options.validate_every and (n % options.validate_every == 0 or last)
             logging = n % options.log_every == 0 or validating or last
             advance(n)
             if logging or saving:
                 bound = ranks.gathered(bound)
             if logging and ranks.first:
-                line: dict[str, Any] = {"step": n, "seconds": round(spent + time.monotonic() - clock, 3)}
+                line: dict[str, Any] = {"step": n, "seconds": round(clock.seconds, 3)}
                 line |= {name: _number(term) for name, term in zip(Bound._fields, bound, strict=True)}
                 _check_finite((bound.value,), n, folder)
                 if validating:
-                    validation = line["validation"] = world.validate(model)
+                    validation = line["validation"] = clock.timed(world.validate, model)
                     _check_finite(map(torch.tensor, validation.values()), n, folder)
+                    scores.append(validation["score"])
+                    temperature = world.temperature(validation)
                     if validation["score"] > best:
                         best, at_best = validation["score"], validation
-                        checkpoint.save(folder / BEST, config, n, best, model)
+                        checkpoint.save(folder / BEST, config, n, best, model, temperature=temperature)
                     note = _note(validation, at_best)
                 with open(folder / METRICS, "a", encoding="utf-8") as file:
                     file.write(json.dumps(line, allow_nan=False) + "\n")
                 advance(n, note or f"bound {line['value']:.3g}")
                 if validating and watch:
                     watch(n, line["validation"]["score"])
+            if validating and ranks.any(exhausted(scores, options.patience)):
+                last = saving = True
             if saving:
+                state: Any = (config, n, best, model, optimiser, streams)
                 ranks.on_first(_check_finite, (bound.value, *model.parameters()), n, folder)
-                ranks.on_first(checkpoint.save, folder / LAST, config, n, best, model, optimiser, streams)
+                ranks.on_first(checkpoint.save, folder / LAST, *state, temperature=temperature)
                 if not last and stopping:
                     raise Interrupted(_stopped(n, options.steps, folder))
+            if last:
+                break
     return ranks.on_first(run_folder.selected, folder).to(config.device)
+
+
+def _listed(known: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in known.items())
 
 
 def _stopped(step: int, steps: int, folder: Path) -> str:

@@ -9,9 +9,12 @@ Shapes: tasks lead, `p (..., v, N)` are predictive probabilities at v query poin
 which of the points are real. Whatever is per task has shape `(...)`.
 """
 
-from math import exp, log, sqrt
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, inf, log, sqrt
+from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -186,26 +189,89 @@ def ece(
     return reliability(p, y, mask, bins=bins).ece
 
 
-def tempered(p: Float[Tensor, "*b v N"], temperature: float) -> Float[Tensor, "*b v N"]:
-    r"""$p_n^{1/T}$, normalised: the softmax of logits over T where p is the softmax of logits."""
+@final
+@dataclass(frozen=True)
+class Temperature:
+    """The temperature of class probabilities, by the number of points of a class that a task has on average.
+
+    A model can be too sure with many points of a class and right with few. So a temperature is fitted for each of some
+    numbers of shots; between them it is linear in the logarithm of their number, and beyond them it is constant.
+
+    Args:
+        shots: at which numbers temperatures are known, in ascending order.
+        values: the temperature at each; 1 leaves probabilities as they are.
+
+    Example:
+        >>> from metavib.training.metrics import Temperature
+        >>> known = Temperature((1, 4), (1.0, 2.0))
+        >>> [round(known.at(shots), 3) for shots in (0, 1, 2, 4, 100)]
+        [1.0, 1.0, 1.5, 2.0, 2.0]
+    """
+
+    shots: tuple[int, ...] = (1,)
+    values: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        ascending = all(a < b for a, b in pairwise((0, *self.shots)))
+        if len(self.shots) != len(self.values) or not self.shots or not ascending:
+            raise ValueError(f"expected a temperature at each of some ascending numbers of shots; got {self}")
+        if not all(0 < value < inf for value in self.values):
+            raise ValueError(f"a temperature must be positive; got {self.values}")
+
+    def at(self, shots: float) -> float:
+        """The temperature for tasks with so many points of a class on average."""
+        return float(np.interp(log(max(shots, 1e-9)), [log(k) for k in self.shots], self.values))
+
+    @property
+    def plain(self) -> bool:
+        """Whether probabilities are left as they are."""
+        return all(value == 1.0 for value in self.values)
+
+
+PLAIN = Temperature()
+"""Leaves probabilities as they are."""
+
+
+def tempered(p: Float[Tensor, "*b v N"], temperature: float | Tensor) -> Float[Tensor, "*b v N"]:
+    r"""$p_n^{1/T}$, normalised: the softmax of logits over T where p is the softmax of logits.
+
+    Args:
+        p: probabilities.
+        temperature: T; or one for each point, `(..., v, 1)`.
+    """
     return (p.clamp(min=torch.finfo(p.dtype).tiny).log() / temperature).softmax(-1)
 
 
 def fit_temperature(
-    p: Float[Tensor, "*b v N"], y: Int[Tensor, "*b v"], mask: Bool[Tensor, "*b v"] | None = None
+    p: Float[Tensor, "*b v N"],
+    y: Int[Tensor, "*b v"],
+    mask: Bool[Tensor, "*b v"] | None = None,
+    *,
+    cautious: bool = False,
 ) -> float:
     r"""The T that minimises the NLL of `tempered(p, T)`, to be fitted on validation and used on test.
 
     The NLL is convex in 1/T, so that it has one minimum on $\log T \in [\log 0.01, \log 100]$, which golden sections
     find to five digits. A minimum at an end (perfect or hopeless predictions) is that end.
+
+    Args:
+        p: predicted probabilities.
+        y: labels.
+        mask: which points are real.
+        cautious: count one label in n + 2 as wrong, as the rule of succession does. Where all n predictions are right,
+            certainty is then that of n trials, and not boundless.
     """
     p, y = (p.flatten(0, -2), y.flatten()) if mask is None else (p[mask], y[mask])
     if not len(y):
         raise ValueError("a temperature needs at least one point to be fitted to; got none.")
     log_p = p.double().clamp(min=torch.finfo(p.dtype).tiny).log()
+    wrong = 1 / (len(y) + 2) if cautious else 0.0
 
     def loss(log_t: float) -> float:
-        return float(-_of_class((log_p * exp(-log_t)).log_softmax(-1), y).mean())
+        logs = (log_p * exp(-log_t)).log_softmax(-1)
+        right = _of_class(logs, y)
+        others = (logs.sum(-1) - right) / max(1, logs.shape[-1] - 1)
+        return float(-((1 - wrong) * right + wrong * others).mean()) if wrong else float(-right.mean())
 
     low, high = log(0.01), log(100.0)
     ratio = (sqrt(5) - 1) / 2

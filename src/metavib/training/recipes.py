@@ -22,21 +22,24 @@ from metavib.training.fields import override
 Changes = dict[str, Any]
 
 
-def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: str = "linear") -> Config:
+def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: str | None = None) -> Config:
     """The default config of a method on an experiment.
 
     Args:
         experiment: one of `metavib.training.protocols.EXPERIMENTS`.
         method: one of `metavib.training.config.METHODS`.
         shots: K; decides the length of training and the queries in some protocols.
-        kernel: of the GP methods.
+        kernel: of the GP methods; None for cosine on pictures of one's own and on `characters`, linear elsewhere.
     """
+    kernel = kernel or ("cosine" if experiment in _OWN else "linear")
     if experiment not in EXPERIMENTS:
         raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.")
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}.")
     if experiment in CLASSIFICATION:
         changes = _images(experiment, method, shots or (15 if experiment == "augmented-omniglot" else 1), kernel)
+        if experiment in _OWN:
+            changes |= _own(experiment, method, shots)
     elif experiment == EMBEDDINGS:
         changes = _embeddings(method, shots or 1, kernel)
     else:
@@ -102,7 +105,7 @@ def _regression(experiment: str, method: str) -> Changes:
     return {**beta, **_SINUSOID[method]}
 
 
-def improved(experiment: str, method: str, *, shots: int | None = None, kernel: str = "linear") -> Config:
+def improved(experiment: str, method: str, *, shots: int | None = None, kernel: str | None = None) -> Config:
     """Our own recipe, apart from the paper's; what each change did is in reproduction/findings.md."""
     config = recipe(experiment, method, shots=shots, kernel=kernel)
     if not has_improved(experiment, method):
@@ -219,7 +222,26 @@ _DATA: dict[str, Changes] = {
     "mini-imagenet": {**_NATURAL, "model.classes": 64},
     "cub": {**_NATURAL, "model.classes": 100},
     "mini-imagenet-cub": {**_NATURAL, "model.classes": 100},
-    "images": _NATURAL,
+    "characters": {**_CHARACTERS, "tasks.ink": True, "tasks.augment": True, "model.classes": 6492},
+    # What the folder decides is filled in by `metavib.training.protocols.pictures.resolve`.
+    "images": {**_NATURAL, "tasks.fit": "whole", "tasks.crop": 0.35},
+}
+# Pictures to be used, and not compared: no protocol of the literature. Training ends with its time or where validation
+# says so, and predictions are calibrated there.
+_OWN: dict[str, Changes] = {
+    "characters": {"train.minutes": 60.0, "train.steps": 18_000},
+    "images": {"train.minutes": 10.0, "train.steps": 15_000, "train.patience": 10},
+}
+_CALIBRATED: Changes = {
+    "model.width": 32,
+    "model.poolings": 3,
+    "tasks.queries": 9,
+    "train.lr": 2e-3,
+    "train.schedule": "cosine",
+    "train.validate_every": 1_000,
+    "train.calibrate": True,
+    "test.shots": [1, 5],
+    "test.tasks": 600,
 }
 _PROTOCOL: dict[str, Changes] = {
     "glyphs": {
@@ -292,7 +314,7 @@ def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
         if shots >= 20:
             raise ValueError(f"{experiment} has 20 pictures of a class: shots must leave one for a query; got {shots}.")
         changes["tasks.queries"] = min(changes["tasks.queries"], 20 - shots)
-        if experiment != "omniglot-emnist":
+        if experiment not in ("omniglot-emnist", "characters"):
             changes["test.queries"] = min(changes["test.queries"], 20 - shots)
     if method == "gp-vib":
         changes |= _GP
@@ -316,6 +338,24 @@ def _images(experiment: str, method: str, shots: int, kernel: str) -> Changes:
         changes |= {"train.lr": lr, "model.inner_rate": inner, "train.beta": beta}
         if method == "gp-maml":  # the paper's inner rates are for F, not for F / n
             changes["model.inner_mean"] = False
+    return changes
+
+
+def _own(experiment: str, method: str, shots: int | None) -> Changes:
+    """Robust starts, and tasks of ten classes in all their splits where the method has any."""
+    changes = _CALIBRATED | _OWN[experiment]
+    if shots is not None:
+        changes |= {"test.shots": [shots]}
+    if method in TRANSFER:
+        return changes | {"tasks.queries": 16}  # a mini-batch
+    images = min(max(10, 2 * (shots or 1)), 20)
+    changes["tasks.queries"] = images - (shots or 1)
+    if method == "gp-vib":
+        changes |= {**_LARGE_SITES, **tasks_of(10, images, shots or 1)}
+    elif method == "gp-maml":
+        changes |= _LARGE_SITES
+    elif method == "relation-net":
+        changes |= {"model.poolings": 2}
     return changes
 
 

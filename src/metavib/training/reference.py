@@ -69,10 +69,15 @@ PLACES = (
         ("tasks.ways", "test.ways", "test.temperature"),
     ),
     Place(
+        "the experiment images",
+        lambda c: c.tasks.name == "images",
+        ("tasks.fit", "tasks.held_out", "tasks.skip_broken"),
+    ),
+    Place(
         "experiments with images",
         lambda c: c.tasks.name in CLASSIFICATION,
         ("tasks.channels", "tasks.size", "tasks.augment", "tasks.crop", "tasks.jitter")
-        + ("tasks.alphabets", "tasks.augment_test"),
+        + ("tasks.kind", "tasks.ink", "tasks.alphabets", "tasks.augment_test", "train.calibrate"),
     ),
     Place(
         "experiments with images or embeddings from files",

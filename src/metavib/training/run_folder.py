@@ -5,15 +5,19 @@ metrics.jsonl         a line every so often: step, bound and its terms, validati
 last.safetensors      the newest state; a run that was killed goes on from it
 best.safetensors      the weights that were best on validation
 record.json           the finished run: config, test, training time, validation curve, commit, machine, data
+
+A packed run (`pack`) is what using it needs, and no more: config, chosen weights in half precision, record.
 """
 
 import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from metavib.files import naming, read_json, write_atomically, write_json
+from metavib.files import naming, read_json, write_atomically, write_json, write_tensors
 from metavib.model import Model
 from metavib.training import checkpoint
 from metavib.training.config import Config, read
@@ -87,8 +91,42 @@ def newest(folder: Path) -> checkpoint.Checkpoint | None:
 
 def chosen(folder: Path) -> checkpoint.Checkpoint:
     """The checkpoint of a run that is to be used: its last, or the best on validation, as its config says."""
+    if not (folder / LAST).exists() and (folder / BEST).exists():
+        return checkpoint.load(folder / BEST)  # of a packed run
     saved = checkpoint.load(folder / LAST)
     return checkpoint.load(folder / BEST) if saved.config.train.select == "best" else saved
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a model that was trained."""
+    return (folder / LAST).exists() or (folder / BEST).exists()
+
+
+def latest(folder: Path) -> checkpoint.Checkpoint:
+    """The newest state of a run, which says how far it is; of a packed one the chosen one."""
+    return newest(folder) or chosen(folder)
+
+
+def pack(folder: Path, out: Path) -> None:
+    """Writes what using a finished run needs into another folder: its config, its chosen weights, its record.
+
+    Weights are stored in half precision, which halves them, and neither config nor record say where files lay.
+
+    Args:
+        folder: of the run.
+        out: a new folder.
+    """
+    saved, record = chosen(folder), read_record(folder)
+    if record is None:
+        raise ValueError(f"{folder} is not finished: pack it once `metavib train --resume {folder}` is done.")
+    if out.exists() and any(out.iterdir()):
+        raise FileExistsError(f"{out} exists and is not empty; name a new folder.")
+    config = replace(saved.config, tasks=replace(saved.config.tasks, root=None))
+    weights = {name: t.half() if t.is_floating_point() else t for name, t in saved.tensors.items()}
+    weights = {name: t for name, t in weights.items() if name.startswith("model/")}
+    write_json(out / CONFIG, to_dict(config))
+    write_tensors(out / BEST, weights, checkpoint.header(config, saved.step, saved.best, saved.temperature))
+    write_json(out / RECORD, record | {"config": to_dict(config)})
 
 
 def selected(folder: Path, *, device: str = "cpu") -> Model:
@@ -108,17 +146,19 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:
-    """Refuses another config than a run was started with, but for a larger number of steps."""
+    """Refuses another config than a run was started with, but for more steps or more time."""
     found = differences(old, new)
     if "train.steps" in found and new.train.steps > old.train.steps:
         del found["train.steps"]
+    if "train.minutes" in found and (new.train.minutes or inf) > (old.train.minutes or inf):
+        del found["train.minutes"]
     if found:
         named = ", ".join(
             f"{field} = {_short(was)} there and {_short(wanted)} here" for field, (was, wanted) in found.items()
         )
         raise ValueError(
             f"{folder} holds a run with another config; resume it without changing options ({named}), or start "
-            "another run in a folder of its own. Only train.steps may grow."
+            "another run in a folder of its own. Only train.steps and train.minutes may grow."
         )
 
 

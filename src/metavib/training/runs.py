@@ -56,7 +56,8 @@ def run(config: Config, folder: Path, *, resume: bool = False, quiet: bool = Fal
         model = loop.train(config, folder, resume=True, quiet=quiet, world=world, ranks=ranks)
     if not ranks.first:
         return {}
-    return _write(folder, record(config, world.evaluate(model, quiet=quiet), run_folder.read_metrics(folder)))
+    found = world.evaluate(model, temperature=run_folder.chosen(folder).temperature, quiet=quiet)
+    return _write(folder, record(config, found, run_folder.read_metrics(folder)))
 
 
 def retest(config: Config, folder: Path, trained: Path, *, resume: bool = False, quiet: bool = False) -> Record:
@@ -73,10 +74,12 @@ def retest(config: Config, folder: Path, trained: Path, *, resume: bool = False,
     run_folder.prepare(config, folder, resume=resume)
     if known := _finished(config, folder):
         return known
-    if replace(run_folder.chosen(trained).config, test=config.test) != config:
+    chosen = run_folder.chosen(trained)
+    if replace(chosen.config, test=config.test) != config:
         raise ValueError(f"{trained} was trained under another config than this one: its test alone may differ.")
     run_folder.begin(config, folder)
-    result = experiment(config).evaluate(run_folder.selected(trained, device=config.device), quiet=quiet)
+    model = run_folder.selected(trained, device=config.device)
+    result = experiment(config).evaluate(model, temperature=chosen.temperature, quiet=quiet)
     return _write(folder, record(config, result, run_folder.read_metrics(trained)))
 
 

@@ -1,7 +1,12 @@
-"""Why a training ends before its time, and how it is asked to."""
+"""Why a training ends before its last step: it is asked to, its time is over, or validation improves no more."""
 
 import signal
+import time
+from collections.abc import Callable
 from typing import Any, final
+
+VALIDATIONS = 30  # at least, of a training with a limit on its time
+FIRST = 5.0  # seconds after which the first of them is due
 
 
 class Interrupted(Exception):
@@ -71,3 +76,57 @@ class Stop:
         if self.asked or self.at_once:
             raise KeyboardInterrupt
         self.asked = True
+
+
+@final
+class Clock:
+    """The time a training has taken, and how much of it is left, where there is a limit.
+
+    With a limit a validation is due after every thirtieth of it, the first much sooner; but validations take a tenth of
+    the time at most.
+
+    Args:
+        minutes: the limit; None for none.
+        spent: seconds of it that were used before.
+    """
+
+    def __init__(self, minutes: float | None, spent: float = 0.0) -> None:
+        self.limit = None if minutes is None else 60 * minutes
+        self._begin = time.monotonic() - spent
+        self._validated, self._cost = self.seconds, 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._begin
+
+    @property
+    def share(self) -> float:
+        """The share of the limit that is used; 0 without one."""
+        return 0.0 if self.limit is None else min(1.0, self.seconds / self.limit)
+
+    @property
+    def over(self) -> bool:
+        """Whether all time is used."""
+        return self.limit is not None and self.seconds >= self.limit
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a validation."""
+        if self.limit is None:
+            return False
+        pause = self.limit / VALIDATIONS if self._cost else min(FIRST, self.limit / VALIDATIONS)
+        return self.seconds - self._validated >= max(pause, 10 * self._cost)
+
+    def timed(self, validate: Callable[[Any], dict[str, float]], model: Any) -> dict[str, float]:
+        """A validation, whose time is noted."""
+        begin = self.seconds
+        found = validate(model)
+        self._validated = self.seconds
+        self._cost = self._validated - begin
+        return found
+
+
+def exhausted(scores: list[float], patience: int) -> bool:
+    """Whether as many validations as patience allows have passed since the best."""
+    return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience

@@ -5,7 +5,7 @@ points. None of these is a spread over trainings: that one is a standard deviati
 `metavib.show.tables` makes it, from their records.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -15,8 +15,10 @@ import torch
 from torch import Generator, Tensor
 
 from metavib.baselines import AllWay
+from metavib.baselines.pixels import logistic_regression, nearest_neighbour
 from metavib.data import Labelled, Splits, class_splits
 from metavib.data.augmentations import (
+    BroaderPen,
     CentreCrop,
     ColourJitter,
     Compose,
@@ -24,11 +26,14 @@ from metavib.data.augmentations import (
     RandomAffine,
     RandomFlip,
     RandomResizedCrop,
+    RandomWarp,
+    Resize,
     Transform,
     unit,
 )
 from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
+from metavib.data.picture import Form
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.model import Model
 from metavib.networks.embedded import Embedded
@@ -41,12 +46,16 @@ from metavib.training import build, metrics
 from metavib.training.config import BOUND, EMBEDDINGS, TRANSFER, Config, TasksConfig
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
+from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols import embeddings
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
 ENLARGED = 1.15  # an image is stored this many times larger than the centre that the network sees
 POINTS = 100  # what an episode may have without counting as several
+AT = "temperature at "  # a number of shots, among the metrics of a validation
+NEIGHBOUR, LOGISTIC = "nearest neighbour of pixels", "logistic regression of pixels"
+OBVIOUS = 200  # test episodes of these
 
 Predict = Callable[[Task], Tensor]
 """Probabilities of the classes at all query points of a batch of episodes."""
@@ -101,19 +110,46 @@ class Classification(Experiment):
     def check(self) -> None:
         """Refuses validation and test episodes of more classes or images than there are."""
         if self.config.train.validate_every:
-            self._validation_source(self.ways, self.config.tasks.shots)
+            for shots in self._validation_shots:
+                self._validation_source(self.ways, shots)
         for shots in self._test_shots:
             self._test_source(shots)
 
+    def obvious(self) -> dict[str, float]:
+        """Accuracy of what takes no meta-training, on the validation episodes; where predictions are calibrated alone.
+
+        Protocols of the literature have baselines of their own.
+        """
+        if not self.config.train.calibrate:
+            return {}
+        episodes = self._all_validation_tasks()
+        return {name: float(metrics.accuracy(*found).mean()) for name, found in self._of_pixels(episodes)}
+
     def validate(self, model: Model) -> dict[str, float]:
-        """Accuracy and NLL on the validation episodes, always the same ones."""
+        """Accuracy and NLL on the validation episodes, always the same ones.
+
+        Where predictions are to be calibrated, the NLL is that under temperatures which are fitted here, one for each
+        number of shots, and minus the NLL is the score.
+        """
         if self._scores is None or self._scores.model is not model:
             self._scores = _Scores(self, model)
-        accuracy, nll = map(float, self._scores())
+        accuracy, nll, *found = self._scores()
         model.train()
-        return {"accuracy": accuracy, "nll": nll, "score": accuracy}
+        if not self.config.train.calibrate:
+            return {"accuracy": float(accuracy), "nll": float(nll), "score": float(accuracy)}
+        p, y, mask = ([part for part in t.chunk(len(self._validation_shots))] for t in found)
+        fitted = [metrics.fit_temperature(*part, cautious=True) for part in zip(p, y, mask, strict=True)]
+        parts = zip(p, y, mask, fitted, strict=True)
+        nll = torch.cat([metrics.nll(metrics.tempered(p, t), y, mask) for p, y, mask, t in parts]).mean()
+        at = {f"{AT}{shots}": t for shots, t in zip(self._validation_shots, fitted, strict=True)}
+        return {"accuracy": float(accuracy), "nll": float(nll), **at, "score": -float(nll)}
 
-    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
+    def temperature(self, validation: dict[str, float]) -> Temperature:
+        """The temperature at each number of shots that was validated with."""
+        known = sorted((int(name.removeprefix(AT)), t) for name, t in validation.items() if name.startswith(AT))
+        return Temperature(*map(tuple, zip(*known, strict=True))) if known else PLAIN
+
+    def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
         config, test, ways = self.config, self.config.test, self.ways
         rows = []
@@ -126,23 +162,51 @@ class Classification(Experiment):
                 )
                 with Bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
                     p, y, mask = _over(episodes, self._tester(tested), advance=advance)
+                warmth = temperature.at(shots)
+                p = p if temperature.plain else metrics.tempered(p, warmth)
                 row: dict[str, Any] = {
                     "ways": ways,
                     "shots": shots,
                     "episodes": test.tasks,
                     "metrics": report(p, y, mask),
                 }
+                if config.train.calibrate:
+                    row |= {"temperature": warmth, "obvious": self._obvious_rows(source)}
                 if test.temperature:
                     known = _over(self._validation_tasks(ways, shots), self._tester(tested))
-                    temperature = metrics.fit_temperature(*known)
-                    tempered = report(metrics.tempered(p, temperature), y, mask)
-                    row |= {"temperature": temperature, "tempered_metrics": tempered}
+                    fitted = metrics.fit_temperature(*known)
+                    tempered = report(metrics.tempered(p, fitted / warmth), y, mask)
+                    row |= {"temperature": fitted, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
+
+    def on_test(self, shots: int, predict: Predict) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities, labels and masks from any other method on the test episodes of some shots."""
+        test, source = self.config.test, self._test_source(shots)
+        batch = self._at_once(self.ways, shots)
+        return _over(fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=batch), predict)
+
+    def _obvious_rows(self, source: TaskSource) -> dict[str, Any]:
+        """What takes no meta-training makes of some of the test episodes."""
+        count, seed = min(OBVIOUS, self.config.test.tasks), _seed(TEST, self.config.test.seed)
+        found = self._of_pixels(list(fixed(source, count=count, seed=seed, batch=self.chunk)))
+        rows = {name: report(*each) for name, each in found}
+        rows[NEIGHBOUR] = {"accuracy": rows[NEIGHBOUR]["accuracy"]}  # which gives no probabilities
+        return rows
+
+    def _of_pixels(self, episodes: list[Task]) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
+        """Probabilities, labels and masks from each baseline of the pixels."""
+        for name, predict in ((NEIGHBOUR, nearest_neighbour), (LOGISTIC, logistic_regression)):
+            yield name, _over(episodes, partial(predict, ways=self.ways))
 
     @property
     def _test_shots(self) -> Sequence[int]:
         return self.config.test.shots or (self.config.tasks.shots,)
+
+    @property
+    def _validation_shots(self) -> Sequence[int]:
+        """A temperature is to serve tasks of every size that is tested."""
+        return self._test_shots if self.config.train.calibrate else (self.config.tasks.shots,)
 
     def _test_source(self, shots: int) -> TaskSource:
         return self._episodes(self.splits.test, ways=self.ways, shots=shots, queries=self.config.test.queries)
@@ -151,6 +215,7 @@ class Classification(Experiment):
         """Episodes like those of training, where they have its classes and shots; like those of the test elsewhere."""
         tasks, test = self.config.tasks, self.config.test
         as_trained = (ways, shots) == (tasks.ways, tasks.shots) and self.config.method not in TRANSFER
+        as_trained = as_trained and not self.config.train.calibrate
         sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
         return self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
 
@@ -186,7 +251,9 @@ class Classification(Experiment):
         if tasks.alphabets:
             sizes: Any = {"ways": ways, "shots": shots, "queries": queries, "pictures": min(shots, tasks.shots)}
             return AlphabetEpisodes(data, **sizes, transform=transform)
-        return Episodes(data, ways=ways, shots=shots, queries=queries, min_shots=min_shots, transform=transform)
+        few = tasks.name == "images"  # whose classes have as many pictures as they have
+        options: Any = {"min_shots": min_shots, "few": few, "transform": transform}
+        return Episodes(data, ways=ways, shots=shots, queries=queries, **options)
 
     def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
         if (ways, shots) not in self._validation:
@@ -196,11 +263,15 @@ class Classification(Experiment):
             self._validation[ways, shots] = list(fixed(source, count=count, seed=seed, batch=batch))
         return self._validation[ways, shots]
 
-    def _validation_scores(self, model: Model, noise: Generator, work: Work) -> tuple[Tensor, Tensor]:
-        config, tasks = self.config, self._validation_tasks(self.ways, self.config.tasks.shots)
+    def _all_validation_tasks(self) -> list[Task]:
+        return [batch for shots in self._validation_shots for batch in self._validation_tasks(self.ways, shots)]
+
+    def _validation_scores(self, model: Model, noise: Generator, work: Work) -> tuple[Tensor, ...]:
+        """Mean accuracy and NLL, and what they are the means of: probabilities, labels and mask."""
+        config, tasks = self.config, self._all_validation_tasks()
         tested = build.at_test(model, config, ways=self.ways) if config.method in TRANSFER else model.eval()
         p, y, mask = _over(tasks, lambda batch: work(tested, [noise], batch)[0])
-        return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean()
+        return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean(), p, y, mask
 
     def probabilities(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor]:
         """Of the classes at all query points of some episodes, `(episodes, v, ways)`."""
@@ -247,7 +318,7 @@ class _Scores:
         self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
         # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
         if not transfers and config.device != "cpu":
-            batches = len(world._validation_tasks(world.ways, config.tasks.shots))  # larger images are in more of them
+            batches = len(world._all_validation_tasks())  # larger images are in more of them
             times = config.train.steps // max(1, config.train.validate_every) * batches
             work = compiled(world.probabilities, config.device, times=times // config.unrolled)
             self.step = replayed(partial(step, work), config.device, [self.noise])
@@ -306,7 +377,8 @@ def load(tasks: TasksConfig) -> Splits:
     if tasks.name == "images":
         if tasks.root is None:
             raise ValueError("images needs the folder of class folders: pass --root DIR.")
-        return folder_splits(tasks.root, size=stored_size(tasks), channels=tasks.channels, minimum=tasks.ways)
+        minimum = tasks.held_out or tasks.ways
+        return folder_splits(tasks.root, **vars(form(tasks)), minimum=minimum, skip_broken=tasks.skip_broken)
     if tasks.name == "omniglot-emnist":
         return class_splits.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
     if tasks.name == "omniglot":
@@ -315,27 +387,25 @@ def load(tasks: TasksConfig) -> Splits:
 
 
 def evaluation_transform(tasks: TasksConfig) -> Transform:
-    """The centre of each image, normalised as the literature does: by ImageNet's mean and SD, whatever the images.
+    """Each image as the network sees it, normalised as the literature does: by ImageNet's mean and SD, whatever it is.
 
-    Embeddings are left as they are.
+    All of it, or its centre (`tasks.fit`). Embeddings are left as they are.
     """
     if tasks.name == EMBEDDINGS:
         return unit
-    return Compose((CentreCrop(tasks.size), Normalise()))
+    return Compose((_seen(tasks), Normalise()))
 
 
 def training_transform(tasks: TasksConfig) -> Transform:
-    """The same without augmentation; random crops, colours and flips (random motions of characters) with it."""
+    """The same without augmentation; with it random crops, colours and flips, or random motions of characters.
+
+    Characters that are all ink (`tasks.ink`) are also bent, and drawn with broader pens.
+    """
     if not tasks.augment:
         return evaluation_transform(tasks)
-    if tasks.channels == 1:
-        return Compose(
-            (
-                CentreCrop(tasks.size),
-                RandomAffine(),
-                Normalise(),
-            )
-        )
+    if kind(tasks) == "characters":
+        moved: tuple[Transform, ...] = (RandomAffine(paper=None if tasks.fit == "whole" else 1.0),)
+        return Compose((_seen(tasks), *((RandomWarp(), BroaderPen()) if tasks.ink else moved), Normalise()))
     return Compose(
         (
             RandomResizedCrop(tasks.size, scale=(tasks.crop, 1.0)),
@@ -346,9 +416,27 @@ def training_transform(tasks: TasksConfig) -> Transform:
     )
 
 
+def _seen(tasks: TasksConfig) -> Transform:
+    return Resize(tasks.size) if tasks.fit == "whole" else CentreCrop(tasks.size)
+
+
+def kind(tasks: TasksConfig) -> str:
+    """What the pictures show: characters or photographs."""
+    return tasks.kind or ("characters" if tasks.channels == 1 else "photographs")
+
+
+def form(tasks: TasksConfig) -> Form:
+    """The form in which pictures are stored, before `evaluation_transform` makes of them what the network sees.
+
+    Readers of glyphs and of Augmented Omniglot bring a picture to the network's size; the others leave a margin.
+    """
+    exact = tasks.ink or tasks.name in ("glyphs", "augmented-omniglot")
+    return Form(tasks.size if exact else stored_size(tasks), tasks.channels, tasks.fit, tasks.ink)
+
+
 def stored_size(tasks: TasksConfig) -> int:
     """Side of an image before its centre is taken."""
-    return int(tasks.size * ENLARGED)
+    return tasks.size if tasks.fit == "whole" and kind(tasks) == "characters" else int(tasks.size * ENLARGED)
 
 
 def _seed(stream: int, seed: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 from metavib.model import Model
 from metavib.random import Stream
 from metavib.tasks.task import Task
+from metavib.training.metrics import PLAIN, Temperature
 
 VALIDATION, TEST = 20, 30  # names of random streams, apart from training's by construction
 
@@ -37,6 +38,10 @@ class Experiment(ABC):
     def check(self) -> None:  # noqa: B027 - nothing to refuse where tasks are made anew
         """Refuses, before any work, a validation or test that the data cannot give."""
 
+    def obvious(self) -> dict[str, float]:
+        """What obvious methods reach on the validation tasks, by their names, in the first metric of `validate`."""
+        return {}
+
     @abstractmethod
     def validate(self, model: Model) -> dict[str, float]:
         """Metrics on the validation tasks, always the same ones.
@@ -44,6 +49,16 @@ class Experiment(ABC):
         The first of them is what a progress bar shows; `score` is what models are selected by, the larger the better.
         """
 
+    def temperature(self, validation: dict[str, float]) -> Temperature:
+        """The temperature of class probabilities that a validation has fitted, where it fits one."""
+        return PLAIN
+
     @abstractmethod
-    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
-        """The test of a trained model, as JSON holds it."""
+    def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
+        """The test of a trained model, as JSON holds it.
+
+        Args:
+            model: trained.
+            temperature: of its class probabilities, fitted on validation.
+            quiet: draw no progress bar.
+        """

@@ -25,6 +25,7 @@ from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Task, select
 from metavib.training import build, metrics
 from metavib.training.config import BOUND, Config, TasksConfig
+from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 
 LEVELS = (0.5, 0.9, 0.95)
@@ -90,7 +91,7 @@ class Regression(Experiment):
         result = {name: float(scores[name].mean()) for name in ("mse", "log_density")}
         return {**result, "score": -result["mse"]}
 
-    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
+    def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps."""
         config, test = self.config, self.config.test
         sizes, steps = test.shots or (config.tasks.shots,), steps_at_test(config)

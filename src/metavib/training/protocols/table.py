@@ -32,6 +32,7 @@ from metavib.tasks.table import TableTasks, split_tasks
 from metavib.tasks.task import Task
 from metavib.training import build, metrics
 from metavib.training.config import BOUND, Config, TableConfig
+from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 from metavib.training.protocols.regression import LEVELS, score_all, steps_at_test, summarise
 
@@ -246,7 +247,7 @@ class Table(Experiment):
         means = {name: float(values.mean()) for name, values in scores.items()}
         return {**means, "score": means["log_density"]}
 
-    def evaluate(self, model: Model, *, quiet: bool = False) -> dict[str, Any]:
+    def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps: means over test tasks, each split at random many times.
 
         The intervals are over tasks: splits of one task are averaged first.

@@ -1,0 +1,166 @@
+"""Pictures of one's own: what a recipe leaves open is decided by looking at the folder.
+
+`resolve` fills in a config as `metavib train images --root DIR` uses it:
+
+* **Where**: the absolute path of the folder, so that a run is found again from another working directory.
+* **What the pictures show**: characters where most of a picture is paper, of the colour of its border; photographs
+  otherwise. Which of the two decides how they are augmented.
+* **Channels and size**: one channel where all pictures are grey; 28 pixels for characters, 56 for photographs (84 on a
+  GPU), 32 where they are hardly larger.
+* **Ways, shots, queries**: as many classes and pictures in a task as the folder allows, up to the recipe's.
+
+Whatever was said on the command line stays as it was said.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from metavib.data.archive import opaque, read_file
+from metavib.data.folder import class_files, given_parts, held_out_sizes
+from metavib.data.picture import eight_bits, opened
+from metavib.training.config import TRANSFER, Config
+from metavib.training.fields import override
+
+SOME = 60  # pictures that are looked at
+TINT = 12  # grey levels by which the colours of a grey picture may differ, as those of a JPEG do
+PAPER = 24  # grey levels by which paper may differ from the border
+MOSTLY = 0.6  # the share of paper in a picture of a character
+CHARACTER, SMALL, PHOTOGRAPH, ON_GPU = 28, 32, 56, 84  # pixels a side
+WAYS, LARGEST = 5, 10  # classes of a task in validation and test, and in training
+
+
+class Look(NamedTuple):
+    """What one picture looks like: its shorter side in pixels, whether it is grey, and its share of paper."""
+
+    side: int
+    grey: bool
+    paper: float
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Pictures of each class that has two at least, in each part of a folder.
+
+    Args:
+        train: of the training classes; or of all classes, where the folder does not say which are.
+        held_out: classes for validation and for test; None where the folder does not say.
+        least: pictures of the smallest class of all.
+        usual: the median of the pictures of a class.
+
+    Example:
+        >>> from metavib.training.protocols.pictures import Counts
+        >>> Counts((8, 9, 10, 20, 20, 20), None, 8, 15).ways  # two classes each to train, validate and test
+        2
+    """
+
+    train: tuple[int, ...]
+    held_out: tuple[int, int] | None
+    least: int
+    usual: int
+
+    @property
+    def ways(self) -> int:
+        """Classes of a task in validation and test."""
+        most = len(self.train) // 3 if self.held_out is None else min(self.held_out)
+        return max(2, min(WAYS, most))
+
+    def training_classes(self, ways: int) -> int:
+        """How many classes there are to train on."""
+        if self.held_out is not None or len(self.train) < 3 * ways:
+            return len(self.train)
+        return len(self.train) - sum(held_out_sizes(len(self.train), minimum=ways))
+
+
+def resolve(config: Config, said: Collection[str] = ()) -> Config:
+    """The config with what the folder decides filled in.
+
+    Args:
+        config: from the recipe of `images`, with `tasks.root`.
+        said: fields that the user has set, which stay as they are.
+    """
+    if config.tasks.root is None:
+        raise ValueError("images needs the folder of class folders: pass --root DIR.")
+    root = Path(config.tasks.root).absolute()
+    folders = given_parts(root) or (root,)
+    parts = [class_files(part) for part in folders]
+    found = _appearance([look for files in parts for look in _looks(files)], config)
+    config = override(config, {"tasks.root": str(root)} | _unsaid(found, said))
+    return override(config, _unsaid(_sizes(config, _counts(parts), said), said))
+
+
+def _unsaid(changes: dict[str, Any], said: Collection[str]) -> dict[str, Any]:
+    return {field: value for field, value in changes.items() if field not in said}
+
+
+def _appearance(looks: list[Look], config: Config) -> dict[str, Any]:
+    if not looks:  # nothing can be opened: the reader says why
+        return {}
+    side = float(np.median([look.side for look in looks]))
+    if np.median([look.paper for look in looks]) >= MOSTLY:
+        kind, size = "characters", CHARACTER
+    else:
+        kind, size = "photographs", ON_GPU if config.device.startswith("cuda") else PHOTOGRAPH
+        size = size if side > SMALL * 1.25 else SMALL
+    return {
+        "tasks.kind": kind,
+        "tasks.channels": 1 if all(look.grey for look in looks) else 3,
+        "tasks.size": size,
+        "model.poolings": 3 if size < ON_GPU else 4,
+    }
+
+
+def _counts(parts: list[dict[str, list[Path]]]) -> Counts:
+    counts = [tuple(len(files) for files in classes.values() if len(files) > 1) for classes in parts]
+    if not counts[0]:
+        raise ValueError("no class has two pictures, one to learn from and one to predict: add pictures.")
+    everything = [n for part in counts for n in part]
+    held_out = (len(counts[1]), len(counts[2])) if len(counts) == 3 else None
+    return Counts(counts[0], held_out, min(everything), int(np.median(everything)))
+
+
+def _sizes(config: Config, counts: Counts, said: Collection[str]) -> dict[str, Any]:
+    """Ways, shots and queries of the tasks, as far as the folder has classes and pictures for them."""
+    tasks, shots = config.tasks, config.tasks.shots
+    ways = tasks.ways if "tasks.ways" in said else counts.ways
+    larger = config.train.splits > 1 and "tasks.ways" not in said  # learns from larger tasks, and is used on any
+    changes: dict[str, Any] = {
+        "tasks.held_out": ways,
+        "tasks.ways": min(LARGEST, counts.training_classes(ways)) if larger else ways,
+        "test.ways": ways if larger else 0,
+    }
+    if "tasks.shots" not in said and counts.usual < 7:
+        changes["test.shots"] = [1]
+    if config.method in TRANSFER:
+        return changes | {"model.classes": counts.training_classes(ways)}
+    images = min(shots + tasks.queries, max(counts.train))
+    changes["tasks.queries"] = max(1, images - shots)
+    if config.train.splits > 1:  # a support of which nothing is missing
+        changes["train.splits"] = max(1, min(images, counts.least) // shots)
+    return changes
+
+
+def _looks(classes: dict[str, list[Path]]) -> list[Look]:
+    """Some pictures of each class, as far as they can be opened."""
+    each = max(1, SOME // len(classes))
+    files = [file for files in classes.values() for file in files[:each]][:: max(1, len(classes) * each // SOME)]
+    looks = []
+    for file in files:
+        try:
+            looks.append(look(opened(read_file(file))))
+        except Exception:  # noqa: BLE001, S112 - Pillow raises nearly anything, and the reader names every such file
+            continue
+    return looks
+
+
+def look(image: Image.Image) -> Look:
+    """What one picture looks like."""
+    pixels = np.asarray(opaque(eight_bits(image), 3).resize((32, 32), Image.Resampling.BOX), dtype=np.int64)
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    paper = (np.abs(pixels - np.median(border, axis=0)) <= PAPER).all(-1).mean()
+    grey = np.quantile(np.ptp(pixels, axis=-1), 0.99) <= TINT
+    return Look(min(image.size), bool(grey), float(paper))
