@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from metavib import Learner
 from metavib.groups import evidence, hierarchical, learn
 from metavib.groups.features import KNOTS, Features, Layout, Sizes, layout, spread_over
-from metavib.groups.learn import fit_features, refine
+from metavib.groups.learning import fit_features, refine
 from metavib.groups.report import Report, Row
 from metavib.groups.rows import blocks, members
 from metavib.tasks.task import examples

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.tables.data import DEVELOPMENT, RESERVE
+from benchmarks.tables.protocol import SPLITS
 from benchmarks.tables.report import report
 from benchmarks.tables.run import OURS, measure
 
@@ -17,17 +18,24 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tables", nargs="*", metavar="NAME", help="only these tables; writes no report")
     parser.add_argument("--reserve", action="store_true", help="the tables that no default was made on")
     parser.add_argument("--only", default="", metavar="TEXT", help="run only methods with this in their name")
+    parser.add_argument(
+        "--splits", type=int, default=SPLITS, help="the first of the divisions of groups; writes no report"
+    )
     parser.add_argument("--kind", default="", choices=("", "real", "classes", "new"), help="tables of this kind only")
     parser.add_argument("--cache", type=Path, default=RESULTS / "tables-cache", help="folder of what has been run")
     options = parser.parse_args(arguments)
     sources = RESERVE if options.reserve else DEVELOPMENT
     names = options.tables or [n for n, s in sources.items() if options.kind in ("", s.kind)]
     records = measure(
-        names, options.cache, only=options.only, tell=lambda what: print(what, file=sys.stderr, flush=True)
+        names,
+        options.cache,
+        only=options.only,
+        splits=options.splits,
+        tell=lambda what: print(what, file=sys.stderr, flush=True),
     )
     text = report(records, OURS)
     print(text)
-    if not options.tables and not options.kind:
+    if not options.tables and not options.kind and options.splits == SPLITS:
         path = RESULTS / ("tables-reserve.md" if options.reserve else "tables.md")
         path.write_text(text)
 

@@ -20,14 +20,17 @@ class Regressor:
         return self
 
     def predict(self, trials: list[Trial]) -> list[Gauss]:
-        found = []
-        for t in trials:
-            if len(t.y):
-                mean, sd = self.model.adapt(self.columns(t.x), t.y).predict(self.columns(t.query), return_std=True)
-            else:
-                mean, sd = np.full(len(t.query), np.nan), np.ones(len(t.query))
-            found.append(Gauss(mean, sd))
-        return found
+        """All groups in one call; one without known rows is predicted as a task that is not known."""
+        known = [i for i, t in enumerate(trials) for _ in range(len(t.y))]
+        asked = [i for i, t in enumerate(trials) for _ in range(len(t.query))]
+        model, tasks = self.model, None
+        if known:
+            x, y = np.concatenate([self.columns(t.x) for t in trials]), np.concatenate([t.y for t in trials])
+            model, tasks = model.adapt(x, y, tasks=known), asked
+        rows = np.concatenate([self.columns(t.query) for t in trials])
+        mean, sd = model.predict(rows, return_std=True, tasks=tasks)
+        ends = np.cumsum([len(t.query) for t in trials])[:-1]
+        return [Gauss(m, s) for m, s in zip(np.split(mean, ends), np.split(sd, ends), strict=True)]
 
 
 class Classifier:

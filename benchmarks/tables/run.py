@@ -12,7 +12,7 @@ import benchmarks.tables.data as data
 from benchmarks.tables import classification, ours, protocol, regression
 
 OURS = "metavib"
-SOURCES = ("estimators", "priors.py", "kernels.py", "tables", "tasks", "posteriors", "encoders", "likelihoods.py")
+SOURCES = ("estimators", "priors.py", "kernels.py", "groups", "tasks", "posteriors", "encoders", "likelihoods")
 
 
 def methods(kind: str) -> dict[str, Callable[[], Any]]:
@@ -23,7 +23,12 @@ def methods(kind: str) -> dict[str, Callable[[], Any]]:
 
 
 def measure(
-    names: Iterable[str], cache: Path, *, only: str = "", tell: Callable[[str], None] = print
+    names: Iterable[str],
+    cache: Path,
+    *,
+    only: str = "",
+    splits: int = protocol.SPLITS,
+    tell: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """A record for each table, split and method, from the cache where nothing has changed since.
 
@@ -31,13 +36,14 @@ def measure(
         names: of the tables.
         cache: folder of the records, one a file.
         only: run the methods alone that have this in their names; others count where the cache has them.
+        splits: how many of the divisions of the groups to try, from the first.
         tell: shows what is being run.
     """
     found = []
     for name in names:
         kind = {**data.DEVELOPMENT, **data.RESERVE}[name].kind
         table: data.Table | None = None
-        for seed in range(protocol.SPLITS):
+        for seed in range(splits):
             for method, make in methods(kind).items():
                 path = cache / name / f"{seed}-{method.replace(' ', '_').replace(',', '')}.json"
                 key = version(make)
