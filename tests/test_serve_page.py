@@ -30,17 +30,18 @@ HOUSE = [[(0.25, 0.8), (0.25, 0.45), (0.5, 0.2), (0.75, 0.45), (0.75, 0.8), (0.2
 CROSS = [[(0.2, 0.2), (0.8, 0.8)], [(0.8, 0.2), (0.2, 0.8)]]
 
 
-def table(folder: Path) -> Config:
-    """Demand of cities by the hour, learned from a few rows."""
+def table(folder: Path, target: str = "demand", *, words: bool = False) -> Config:
+    """Demand of cities by the hour, or whether it is high, learned from a few rows; with the weather in a word."""
     rng = np.random.default_rng(0)
-    rows = [
-        [f"city{c}", round(h, 2), round(100 + 10 * c + 20 * math.sin(h / 4 + c), 1)]
-        for c in range(12)
-        for h in rng.uniform(0, 24, 8)
-    ]
-    with open(folder / "demand.csv", "w", newline="") as file:
-        csv.writer(file).writerows([["city", "hour", "demand"], *rows])
-    small = {"tasks.table.csv": str(folder / "demand.csv"), "tasks.table.task": "city", "tasks.table.target": "demand"}
+    rows = []
+    for c in range(12):
+        for h in rng.uniform(0, 24, 8):
+            demand = round(100 + 10 * c + 20 * math.sin(h / 4 + c), 1)
+            value = demand if target == "demand" else "high" if math.sin(h / 4 + c) > 0 else "low"
+            rows.append([f"city{c}", round(h, 2), *([str(rng.choice(["dry", "wet"]))] * words), value])
+    with open(folder / f"{target}.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["city", "hour", *(["weather"] * words), target], *rows])
+    small = {"tasks.table.csv": str(folder / f"{target}.csv"), "tasks.table.task": "city", "tasks.table.target": target}
     small |= {"model.widths": [8, 8], "train.steps": 20, "train.validate_every": 10, "train.save_every": 20}
     small |= {"tasks.shots": 4, "tasks.queries": 4, "test.tasks": 4}
     return resolve(override(recipe("table", "gp-vib"), small))
@@ -304,6 +305,30 @@ def test_a_table_is_dropped_and_one_value_changes_the_others(page, server, tmp_p
         page.get_by_role("button", name="Choose a file").click()
     chooser.value.set_files(tmp_path / "wrong.csv")
     wait(page, "/no column hour/.test(document.querySelector('#collections .problem').innerText)")
+
+
+def test_columns_and_classes_may_be_words(page, tmp_path) -> None:
+    configs = {"demand": table(tmp_path, words=True), "level": table(tmp_path, "level", words=True)}
+    engines = serving.engines(serving.trained(tmp_path / "runs", **configs))
+    (tmp_path / "new.csv").write_text("hour,weather,level\n1.5,dry,high\n3,wet,\n20,dry,low\n")
+    with serving.serving(engines, f"{tmp_path}/tasks.db") as found:
+        page.goto(f"{found.address}/#curves")
+        page.wait_for_selector("#curves .mean", state="attached")
+        before = page.get_attribute("#curves .band", "d")
+        page.get_by_label("weather").select_option("wet")
+        wait(page, f"document.querySelector('#curves .band').getAttribute('d') !== {before!r}")
+        page.click("#tab-collections")
+        page.select_option("#collection-model", "level")
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="Choose a file").click()
+        chooser.value.set_files(tmp_path / "new.csv")
+        page.wait_for_selector("#rows")
+        assert "2 of 3 rows learned" in page.inner_text("#table-said")
+        assert page.locator("#rows tbody tr").nth(1).locator("td").nth(2).inner_text() in ("high", "low")
+        page.get_by_label("level of row 2").fill("high")
+        page.get_by_label("level of row 2").press("Enter")
+        wait(page, "/3 of 3 rows/.test(document.querySelector('#table-said').innerText)")
+        assert counts(found, "page-tables") == {"high": 2, "low": 1}
 
 
 def test_a_visit_leaves_no_tasks_behind(page, server, tmp_path) -> None:

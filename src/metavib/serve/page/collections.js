@@ -211,8 +211,8 @@ function table(panel, model) {
 
   async function correct(row, text) {
     problem.textContent = ''
-    const given = text.trim() === '' ? null : Number(text)
-    if (given !== null && !Number.isFinite(given)) { problem.textContent = `${text} is no number.`; return }
+    const given = text.trim() === '' ? null : Number.isFinite(Number(text)) ? Number(text) : text.trim()
+    if (typeof given === 'string' && model.outputs === 'real') { problem.textContent = `${text} is no number.`; return }
     try {
       if (row.learned !== null) await task.forget({ rows: [{ ...row.cells, [target]: row.learned }] })
       row.learned = null
@@ -238,15 +238,15 @@ function table(panel, model) {
     const real = model.outputs === 'real'
     const held = open.filter(row => row.answer !== null && row.found)
     five.hidden = !held.length
-    const inside = held.filter(row => !real || (row.answer >= row.found.low && row.answer <= row.found.high)).length
-    said.textContent = `${rows.length - open.length} of ${rows.length} rows learned.` + (held.length && real ? ` Of the ${held.length} others, ${inside} lie within their 95 % interval.` : '') + (rows.length > ROWS ? ` The first ${ROWS} are shown.` : '')
+    const inside = held.filter(row => real ? row.answer >= row.found.low && row.answer <= row.found.high : String(row.answer) === String(row.found.label)).length
+    said.textContent = `${rows.length - open.length} of ${rows.length} rows learned.` + (!held.length ? '' : real ? ` Of the ${held.length} others, ${inside} lie within their 95 % interval.` : ` Of the ${held.length} others, ${inside} are recognised.`) + (rows.length > ROWS ? ` The first ${ROWS} are shown.` : '')
     const shown = rows.slice(0, ROWS)
     const all = shown.flatMap(row => [row.found?.low, row.found?.high, row.answer, row.learned]).filter(Number.isFinite)
     const [low, high] = [Math.min(...all), Math.max(...all)]
     holder.replaceChildren(h('table', { id: 'rows' },
       h('thead', {}, h('tr', {}, ...features.map(name => h('th', { scope: 'col' }, name)), h('th', { scope: 'col' }, `${target}, expected`), h('th', { scope: 'col' }, real ? '95 %' : 'probability'), h('th', { scope: 'col' }, `${target}, known`))),
       h('tbody', {}, shown.map((row, i) => {
-        const input = h('input', { inputMode: 'decimal', value: row.learned ?? '', placeholder: row.answer === null ? '' : `(${row.answer})`, onchange: event => correct(row, event.target.value) })
+        const input = h('input', { inputMode: model.outputs === 'real' ? 'decimal' : 'text', value: row.learned ?? '', placeholder: row.answer === null ? '' : `(${row.answer})`, onchange: event => correct(row, event.target.value) })
         input.setAttribute('aria-label', `${target} of row ${i + 1}`)
         return h('tr', { className: row.learned !== null ? 'learned' : '' }, ...features.map(name => h('td', {}, typeof row.cells[name] === 'number' ? number(row.cells[name], 4) : row.cells[name])),
           h('td', {}, row.found ? real ? `${number(row.found.mean)} ± ${number(row.found.sd, 2)}` : String(row.found.label) : '–'),

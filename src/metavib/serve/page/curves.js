@@ -63,7 +63,11 @@ export async function curves(room, models) {
       const value = h('output', {}, number(fixed[c.name]))
       return slide(c.name, value, h('input', { type: 'range', id: `fixed-${i}`, min: c.low, max: c.high, step: 'any', value: fixed[c.name], oninput: event => { fixed[c.name] = Number(event.target.value); value.textContent = number(fixed[c.name]); draw() } }))
     })
-    sliders.replaceChildren(...[choice, ...others, slide('Width of the band', shown, slider)].filter(Boolean))
+    const words = first.columns.filter(c => c.values).map((c, i) => {
+      const select = h('select', { id: `word-${i}`, onchange: event => { fixed[c.name] = event.target.value; draw() } }, c.values.map(v => h('option', { value: v, selected: v === fixed[c.name] }, String(v))))
+      return h('label', {}, `${c.name} `, select)
+    })
+    sliders.replaceChildren(...[choice, ...others, ...words, slide('Width of the band', shown, slider)].filter(Boolean))
   }
 
   function slide(name, value, input) {
