@@ -11,6 +11,7 @@ from pathlib import Path
 
 from docs.tools import formulas, pages, reference, sessions
 from docs.tools.docstrings import linked
+from docs.tools.pages import place
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "pages"
@@ -24,9 +25,8 @@ def assemble(*, run: bool) -> None:
     theory = PAGES / "theory.md"
     theory.write_text(pages.theory(theory.read_text(encoding="utf-8"), computing), encoding="utf-8")
     if run:
-        jobs = [(sessions.run_page, page) for page in sorted((PAGES / "tutorials").glob("*.md"))]
         with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
-            for done in [pool.submit(function, page) for function, page in jobs]:
+            for done in [pool.submit(sessions.run_page, PAGES / place(page)) for page in sessions.PAGES]:
                 done.result()
     for page in PAGES.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
