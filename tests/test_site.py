@@ -100,6 +100,12 @@ def test_every_module_has_a_page_in_the_navigation(package) -> None:
         assert f"reference/{name}.md" in config, f"{name} is missing from the navigation in mkdocs.yml"
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    found = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in found if f"{page}\n" not in config] == []
+
+
 def test_every_public_name_is_documented(package) -> None:
     def public(obj: griffe.Object) -> bool:
         return not any(part.startswith("_") for part in obj.path.split("."))

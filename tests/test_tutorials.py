@@ -39,6 +39,22 @@ def test_every_tutorial_and_every_example_of_the_gallery_is_tested_here() -> Non
     assert len(names) == 4 and all(f'example("{name}")' in tests for name in names)
 
 
+def test_a_table_with_groups(tmp_path) -> None:
+    """Six rows say more of a tile than their mean does."""
+    said = run("table", tmp_path, {"--steps 400": "--steps 60", "validate_every=100": "validate_every=30"})
+    error, spread = (float(n) for n in re.search(r"error (\d+); of the mean of the six rows (\d+)", said).groups())
+    assert error < spread
+    six, sixteen = (float(n) for n in re.findall(r"90 % intervals (\d+)", said))
+    assert sixteen < six and "340 tiles" in said
+
+
+def test_serving(tmp_path) -> None:
+    said = run("serving", tmp_path, {"--steps 400": "--steps 60"})
+    before, after = (float(n) for n in re.search(r"intervals: ([\d.]+), then ([\d.]+)", said).groups())
+    assert after < before
+    assert "'task': 'sensor-17', 'version': 2" in said and "| low 95%" in said
+
+
 def test_streaming(tmp_path) -> None:
     """Merging and forgetting are exact up to rounding, and the memory does not grow."""
     said = run("streaming", tmp_path, {"range(400)": "range(60)"})
