@@ -85,6 +85,9 @@ def test_links_move_with_their_pages() -> None:
     )
     assert pages.moved("[a](docs/config.md)", "CHANGELOG.md") == "[a](config.md)"
     assert pages.moved("[a](../../RESULTS.md)", "docs/tutorials/x.md") == "[a](../results.md)"
+    assert pages.moved("[a](../src/metavib/data/ink.py) [b](../src/metavib/kernels.py)", "docs/x.md") == (
+        "[a](reference/metavib.data.md#metavib.data.ink) [b](reference/metavib.md#metavib.kernels)"
+    )
     assert pages.moved("`[a](../b.md)`", "docs/speed.md") == "`[a](../b.md)`"
 
 

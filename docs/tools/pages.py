@@ -15,6 +15,7 @@ FROM_ROOT = ("THEORY.md", "RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md")
 FOLDERS = ("docs", "benchmarks/results", "reproduction")
 KINDS = {".md", ".png", ".svg", ".css"}
 
+MODULE = re.compile(r"src/metavib/([\w/]+)\.py")  # shown in the reference
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"(```.*?^\s*```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
@@ -25,6 +26,9 @@ def place(path: str) -> str:
     """Where a file of the repository stands on the site."""
     if path in FROM_ROOT:
         return path.lower()
+    if module := MODULE.fullmatch(path):
+        room, inside, _ = module[1].partition("/")
+        return f"reference/metavib.{room}.md" if inside else "reference/metavib.md"
     return path.removeprefix("docs/")
 
 
@@ -36,6 +40,8 @@ def moved(text: str, path: str) -> str:
         if "://" in target or target.startswith(("mailto:", "/")):
             return m[0]
         repository = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if module := MODULE.fullmatch(repository):
+            fragment = "#" + f"metavib.{module[1]}".replace("/", ".").removesuffix(".__init__")
         here = posixpath.dirname(place(path))
         return f"{before}{posixpath.relpath(place(repository), here or '.')}{fragment}{after}"
 
