@@ -48,6 +48,12 @@ def test_a_table_with_groups(tmp_path) -> None:
     assert sixteen < six and "340 tiles" in said
 
 
+def test_pictures_from_folders(tmp_path) -> None:
+    said = run("pictures", tmp_path, {"n_steps=120": "n_steps=25"})
+    assert int(re.search(r"(\d+)% of 90 pictures right", said)[1]) > 15  # ten classes
+    assert "11 classes" in said
+
+
 def test_serving(tmp_path) -> None:
     said = run("serving", tmp_path, {"--steps 400": "--steps 60"})
     before, after = (float(n) for n in re.search(r"intervals: ([\d.]+), then ([\d.]+)", said).groups())
