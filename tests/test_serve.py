@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import random
+import shutil
 import struct
 import threading
 import time
@@ -23,6 +24,7 @@ from PIL import Image
 
 import serving
 import tiny
+from metavib.adapt import pretrained
 from metavib.adapt.learner import Learner
 from metavib.serve import Client, ServiceError
 from metavib.serve.combine import Busy, Combiner
@@ -554,6 +556,15 @@ def test_words_of_the_command_line_are_models(folders, tmp_path) -> None:
     assert resolve(f"other={folders['sines']}", pixels=1).name == "other"
     with pytest.raises(FileNotFoundError, match="no run folder"):
         resolve(str(tmp_path / "nothing"), pixels=1)
+
+
+def test_a_bundled_model_is_served_by_its_name(folders, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pretrained, "MODELS", tmp_path)
+    shutil.copytree(folders["sines"], tmp_path / "bundled")
+    (tmp_path / "bundled" / pretrained.ABOUT).write_text("{}")
+    assert resolve("bundled", pixels=1).name == "bundled" and resolve("other=bundled", pixels=1).name == "other"
+    with pytest.raises(FileNotFoundError, match="bundled comes with the package"):
+        resolve("nothing", pixels=1)
 
 
 def test_a_model_is_served_once(engines, tmp_path) -> None:

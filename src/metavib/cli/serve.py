@@ -10,7 +10,11 @@ import typer
 def serve(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL…", help="Run folders, as `metavib train` writes them; `NAME=FOLDER` to rename."),
+        typer.Argument(
+            metavar="MODEL…",
+            help="Run folders, as `metavib train` writes them, or names of bundled models (`metavib models`); "
+            "`NAME=FOLDER` to rename.",
+        ),
     ],
     store: Annotated[
         str,

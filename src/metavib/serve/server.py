@@ -9,11 +9,11 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
-from pathlib import Path
 
 import torch
 import uvicorn
 
+from metavib.adapt import pretrained
 from metavib.serve.app import application
 from metavib.serve.engine import Engine
 from metavib.serve.guard import LOG, JsonLines
@@ -22,16 +22,19 @@ from metavib.serve.store import Store, StoreError
 
 
 def resolve(model: str, *, pixels: int) -> Engine:
-    """The model that a word of the command line names: `FOLDER` of a run, or `NAME=FOLDER` to call it otherwise.
+    """The model that a word of the command line names.
+
+    It is the folder of a run, or a model that comes with the package; `NAME=FOLDER` calls it otherwise.
 
     Args:
         model: the word.
         pixels: of the largest picture it may be sent.
     """
     name, given, folder = model.rpartition("=")
-    path = Path(folder)
+    path = pretrained.folder(folder)
     if not path.is_dir():
-        raise FileNotFoundError(f"{folder} is no run folder; `metavib train` makes one.")
+        bundled = f", and {', '.join(pretrained.names())} comes with the package" if pretrained.names() else ""
+        raise FileNotFoundError(f"{folder} is no run folder; `metavib train` makes one{bundled}.")
     return Engine.from_run(name if given else path.absolute().name, path, pixels=pixels)
 
 
