@@ -20,8 +20,8 @@ def names() -> list[str]:
 
     Example:
         >>> from metavib.adapt import pretrained
-        >>> all(pretrained.folder_of(name).is_dir() for name in pretrained.names())
-        True
+        >>> pretrained.names()
+        ['characters']
     """
     return sorted(path.parent.name for path in MODELS.glob(f"*/{ABOUT}"))
 

@@ -50,6 +50,7 @@ for command in (
     serve.serve,
     about.config,
     about.data,
+    about.models,
     tune.tune,
     pretrain.pretrain,
     pretrain.embed,

@@ -1,0 +1,108 @@
+"""Models that come with the package: found by their names everywhere, whole, small, and good on what they never saw."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from metavib import Learner
+from metavib.adapt import pretrained
+from metavib.adapt.file import run_of
+from metavib.files import read_tensors
+from metavib.training import run_folder
+from program import done, predicted, refused
+
+STYLES = {"ink": ("white", "black"), "chalk": ((30, 60, 50), (235, 235, 230)), "felt": ((250, 240, 200), (190, 40, 40))}
+
+
+def drawing(c: int, i: int, style: str) -> Image.Image:
+    """A shape of three strokes, drawn by a hand that shakes, somewhere on a page."""
+    strokes = np.random.default_rng(c).uniform(0, 70, (3, 3, 2))
+    hand = np.random.default_rng([c, i])
+    paper, ink = STYLES[style]
+    page = Image.new("RGB", (200, 150), paper)
+    place = hand.uniform(10, 60, 2)
+    for stroke in strokes + hand.normal(0, 3, strokes.shape):
+        width = int(hand.integers(3, 7))
+        ImageDraw.Draw(page).line([tuple(p) for p in (stroke + place).tolist()], fill=ink, width=width)
+    return page
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for c in range(4):
+        for i, part in ((0, "support"), (1, "support"), (2, "more"), (3, "query")):
+            (tmp_path / part / f"shape {c}").mkdir(parents=True, exist_ok=True)
+            drawing(c, i, list(STYLES)[i % 3]).save(tmp_path / part / f"shape {c}" / f"{i}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", pretrained.names())
+def test_a_model_is_a_whole_run_with_a_card_and_is_small(name):
+    folder, card = pretrained.folder_of(name), pretrained.about(name)
+    assert {"what", "trained on", "tested on", "limits", "made by"} <= card.keys() and all(card.values())
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2**20
+    assert run_folder.read_record(folder)["evaluation"]["rows"] and run_folder.is_run(folder)
+    tensors, _ = read_tensors(folder / run_folder.BEST)
+    assert all(t.isfinite().all() for t in tensors.values())
+    assert json.loads((folder / run_folder.CONFIG).read_text())["tasks"]["root"] is None
+
+
+def test_the_card_of_characters_says_what_the_record_says():
+    card, rows = pretrained.about("characters"), run_folder.read_record(pretrained.folder_of("characters"))
+    for row in rows["evaluation"]["rows"]:
+        tested = row["metrics"]
+        assert f"{100 * tested['accuracy']['mean']:.1f} %" in card["tested on"]
+        assert f"ECE {100 * tested['ece']:.1f} %" in card["tested on"]
+
+
+def test_drawings_in_styles_it_never_saw_are_told_apart():
+    """Two pictures of each of four shapes, in two styles; others in a third."""
+    learner = Learner.from_pretrained("characters")
+    right = total = 0
+    for first in range(0, 40, 4):
+        classes = range(first, first + 4)
+        task = learner.adapt({c: [drawing(c, 0, "ink"), drawing(c, 1, "chalk")] for c in classes})
+        found = task.predict([drawing(c, i, "felt") for c in classes for i in (2, 3)])
+        right += sum(label == c for label, c in zip(found.labels, np.repeat(classes, 2), strict=True))
+        total += 8
+    assert right / total > 0.85
+
+
+def test_a_name_stands_for_a_run_in_every_command(folders, monkeypatch):
+    monkeypatch.chdir(folders)
+    assert "shape 3" in done("adapt", "characters", "--support", "support", "--out", "task.safetensors")
+    found = predicted(folders / "task.safetensors", folders / "query")
+    assert [row["class"] for row in found] == [f"shape {c}" for c in range(4)]
+    assert "12 points" in done("update", "task.safetensors", "--points", "more")
+    assert "characters" in done("show", "characters") and "characters" in done("models")
+    assert "Omniglot" in done("models", "characters") and json.loads(done("models", "--json"))["characters"]["what"]
+    assert "there is no model called 'letters'" in refused("models", "letters")
+    assert "method" in done("config", pretrained.folder_of("characters"))
+
+
+def test_a_task_file_names_the_model_and_not_where_it_lies(folders):
+    done("adapt", "characters", "--support", folders / "support", "--out", folders / "task.safetensors")
+    assert run_of(folders / "task.safetensors") == pretrained.folder_of("characters")
+    assert str(pretrained.MODELS) not in (folders / "task.safetensors").read_bytes().decode("latin-1")
+
+
+def test_a_folder_of_ones_own_comes_before_a_model_of_the_same_name(tmp_path, monkeypatch):
+    shutil.copytree(pretrained.folder_of("characters"), tmp_path / "characters")
+    monkeypatch.chdir(tmp_path)
+    assert pretrained.folder("characters").absolute() == tmp_path / "characters"
+    assert pretrained.name_of(tmp_path / "characters") is None
+    assert pretrained.folder("elsewhere").name == "elsewhere"
+
+
+def test_probabilities_are_calibrated_by_the_temperature_of_so_many_pictures():
+    learner = Learner.from_pretrained("characters")
+    plain = Learner(learner.trained.model, preparation=learner.preparation)
+    for shots in (1, 5):
+        support = {c: [drawing(c, i, "ink") for i in range(shots)] for c in range(3)}
+        p, raw = (t.adapt(support).predict([drawing(0, 9, "chalk")]).probabilities for t in (learner, plain))
+        warm = raw.log() / learner.trained.temperature.at(shots)
+        torch.testing.assert_close(p, warm.softmax(-1))
