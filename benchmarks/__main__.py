@@ -1,6 +1,7 @@
 """`python -m benchmarks`: how fast the library is, against others and against the machine.
 
 `python -m benchmarks tables`: how good its predictions are on real tables of many groups (`benchmarks.tables`).
+`python -m benchmarks images`: how good they are on folders of pictures, with all defaults (`benchmarks.images`).
 `python -m benchmarks serve`: the service under load, and under faults (`benchmarks.serve`).
 """
 
@@ -53,6 +54,10 @@ if __name__ == "__main__":
         from benchmarks.tables.__main__ import main as tables
 
         tables(sys.argv[2:])
+    elif sys.argv[1:2] == ["images"]:
+        from benchmarks.images import main as images
+
+        images(sys.argv[2:])
     elif sys.argv[1:2] == ["serve"]:
         from benchmarks.serve.__main__ import main as serve
 

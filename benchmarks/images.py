@@ -1,0 +1,242 @@
+"""`python -m benchmarks images`: pictures of one's own with all defaults, beside what a user would pick instead.
+
+Three folders of pictures that need no download, written to disk as a user would have them, and read by the very command
+a user would type, `metavib train images --root DIR`, with nothing set but the time:
+
+* **glyphs**: 60 characters of matplotlib's fonts, in twenty faces each;
+* **digits**: scikit-learn's digits, ten classes of 8 x 8 pixels, of which three are tested on;
+* **drawings**: 45 shapes of random strokes, each drawn 14 times by a shaking hand, in a style of its own: ink on paper,
+  chalk on a board, or a broad felt pen in colour.
+
+Each method is trained for as long; the baselines of pixels, a logistic regression of what ProtoNet's network sees, and
+the model `characters` that comes with the package see no training here. Test classes are never trained on. All numbers
+are of one training.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from metavib.adapt import pretrained
+from metavib.adapt.learner import Learner
+from metavib.adapt.prediction import ClassPrediction
+from metavib.baselines.pixels import logistic_regression
+from metavib.data.folder import class_files
+from metavib.data.glyphs import glyphs
+from metavib.data.ink import inked
+from metavib.show.tables import markdown
+from metavib.tasks.inputs import points
+from metavib.tasks.task import Task
+from metavib.training import recipes, run_folder, runs
+from metavib.training.fields import override
+from metavib.training.protocols import experiment
+from metavib.training.protocols.classification import report
+from metavib.training.protocols.pictures import resolve
+
+METHODS = ("gp-vib", "proto-net", "dkt")
+BUNDLED = "the model characters, no training"
+TASKS, QUERIES = 200, 8  # of the bundled model's test, and pictures of each class to predict
+STYLES = (((250, 248, 240), (30, 30, 40)), ((35, 55, 45), (240, 240, 235)), ((255, 255, 255), (200, 60, 40)))
+
+
+def write_glyphs(root: Path) -> None:
+    """Sixty characters of the built-in test alphabets."""
+    data = glyphs().test
+    for c in range(60):
+        for i, picture in enumerate(data.images[data.labels == c].numpy()):
+            _save(root, f"{c:02d}", i, Image.fromarray(picture[0]))
+
+
+def write_digits(root: Path) -> None:
+    """Twenty pictures of each of scikit-learn's digits, grey on black."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    for c in range(10):
+        for i, picture in enumerate(found.images[found.target == c][:40]):
+            _save(root, str(c), i, Image.fromarray((picture * 255 / 16).astype(np.uint8)))
+
+
+def write_drawings(root: Path) -> None:
+    """Shapes of three to five strokes; every drawing of one moves its points a little."""
+    rng = np.random.default_rng(0)
+    for c in range(45):
+        strokes = [rng.uniform(20, 100, (rng.integers(2, 5), 2)) for _ in range(rng.integers(2, 4))]
+        paper, ink = STYLES[c % len(STYLES)]
+        for i in range(14):
+            image = Image.new("RGB", (120, 120), paper)
+            pen, shift = ImageDraw.Draw(image), rng.normal(0, 5, 2)
+            for stroke in strokes:
+                points = stroke + shift + rng.normal(0, 4, stroke.shape)
+                pen.line([tuple(p) for p in points.tolist()], fill=ink, width=int(rng.integers(3, 9)), joint="curve")
+            _save(root, f"{c:02d}", i, image)
+
+
+DATA: dict[str, Callable[[Path], None]] = {"glyphs": write_glyphs, "digits": write_digits, "drawings": write_drawings}
+
+
+def measure(name: str, method: str, root: Path, minutes: float) -> list[dict[str, Any]]:
+    """One training with all defaults: its test, and how soon validation was at nine tenths of its best.
+
+    Args:
+        name: of the data.
+        method: to train.
+        root: where the pictures are, and where the run goes.
+        minutes: for training.
+    """
+    recipe = recipes.recipe("images", method)
+    said = {"tasks.root": str(root / name), "train.minutes": minutes}
+    config = resolve(override(recipe, said))
+    folder = root / f"{name}-{method}"
+    record = runs.run(config, folder, quiet=True)
+    curve = [line for line in run_folder.read_metrics(folder) if "validation" in line]
+    best = max(line["validation"]["accuracy"] for line in curve)
+    soon = next(line["seconds"] for line in curve if line["validation"]["accuracy"] >= 0.9 * best)
+    rows = [_row(name, method, row, soon) for row in record["evaluation"]["rows"]]
+    if method == "gp-vib":
+        for row in record["evaluation"]["rows"]:
+            rows += [_row(name, other, row | {"metrics": found}, None) for other, found in row["obvious"].items()]
+    if method == "proto-net":
+        rows += _on_embeddings(name, config, folder)
+    return rows
+
+
+def bundled(name: str, root: Path) -> list[dict[str, Any]]:
+    """The model that comes with the package, on tasks of all classes of a folder: nothing is trained."""
+    files = class_files(root / name)
+    learner = Learner.from_pretrained("characters")
+    x = {label: learner.preparation.inputs(paths) for label, paths in files.items()}
+    bare = Learner(learner.trained.model, temperature=learner.trained.temperature)  # takes what is prepared already
+    ways, rng, rows = min(5, len(files) // 3), np.random.default_rng(0), []
+    for shots in (1, 5):
+        found, truth = [], torch.arange(ways).repeat_interleave(QUERIES)
+        for _ in range(TASKS):
+            chosen = {c: x[c][rng.permutation(len(x[c]))] for c in rng.permutation(list(x))[:ways].tolist()}
+            labels = [label for label in chosen for _ in range(shots)]
+            task = bare.adapt((torch.cat([v[:shots] for v in chosen.values()]), labels), classes=list(chosen))
+            query = torch.cat([v[shots : shots + QUERIES] for v in chosen.values()])
+            prediction = task.predict(query)
+            assert isinstance(prediction, ClassPrediction)
+            found.append(prediction.probabilities)
+        p, y = torch.stack(found), truth.expand(TASKS, -1)
+        rows.append(_row(name, BUNDLED, {"shots": shots, "metrics": report(p, y, torch.ones_like(y).bool())}, None))
+    return rows
+
+
+def _on_embeddings(name: str, config: Any, folder: Path) -> list[dict[str, Any]]:
+    """Logistic regression of what ProtoNet's network sees, on the same test tasks."""
+    world, model = experiment(config), run_folder.selected(folder)
+    prior: Any = model.prior
+
+    @torch.no_grad()
+    def predict(task: Task) -> torch.Tensor:
+        support, query = prior.features(task.support, points(task.query))
+        return logistic_regression(Task(task.support._replace(x=support), task.query._replace(x=query)), world.ways)
+
+    rows = []
+    for shots in config.test.shots:
+        found = report(*world.on_test(shots, predict))
+        rows.append(_row(name, "logistic regression of ProtoNet's features", {"shots": shots, "metrics": found}, None))
+    return rows
+
+
+def _row(name: str, method: str, row: dict[str, Any], soon: float | None) -> dict[str, Any]:
+    found = row["metrics"]
+    values = {k: found[k]["mean"] if k in found else None for k in ("accuracy", "nll")}
+    return {"data": name, "method": method, "shots": row["shots"], **values, "ece": found.get("ece"), "seconds": soon}
+
+
+def figure(path: Path) -> None:
+    """Draws pictures as they come and as the model `characters` sees them, and how calibrated that model is."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    record = run_folder.read_record(pretrained.folder_of("characters"))
+    assert record is not None
+    drawn, axes = plt.subplot_mosaic("abcr\ndefr", figsize=(9, 3.4), width_ratios=(1, 1, 1, 2), layout="constrained")
+    with tempfile.TemporaryDirectory() as made:
+        write_drawings(Path(made))
+        for place, below, shape in zip("abc", "def", ("00", "01", "02"), strict=True):
+            with Image.open(Path(made) / shape / "0.png") as picture:
+                pixels = np.asarray(picture)
+            axes[place].imshow(pixels)
+            axes[below].imshow(inked(pixels.transpose(2, 0, 1)), cmap="gray", vmin=0, vmax=255)
+    for place in "abcdef":
+        axes[place].set(xticks=[], yticks=[])
+    axes["b"].set_title("as they come", fontsize=9)
+    axes["e"].set_title("as the model sees them", fontsize=9)
+    axes["r"].plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    for row in record["evaluation"]["rows"]:
+        curve = row["metrics"]["reliability"]
+        label = f"{row['shots']} of each class, ECE {100 * row['metrics']['ece']:.1f} %"
+        axes["r"].plot(curve["confidence"], curve["accuracy"], marker="o", markersize=3, label=label)
+    axes["r"].set(xlabel="how sure it is", ylabel="how often it is right", xlim=(0.15, 1.02), ylim=(0, 1.02))
+    axes["r"].legend(frameon=False, fontsize=8)
+    drawn.savefig(path, dpi=130)
+
+
+def table(result: dict[str, Any]) -> str:
+    """The results as Markdown."""
+
+    def cell(value: float | None, scale: float, digits: int) -> str:
+        return "" if value is None else f"{scale * value:.{digits}f}"
+
+    ordered = sorted(result["rows"], key=lambda r: (list(DATA).index(r["data"]), r["shots"]))
+    lines = [
+        [r["data"], str(r["shots"]), r["method"], cell(r["accuracy"], 100, 1), cell(r["nll"], 1, 3)]
+        + [cell(r["ece"], 100, 1), cell(r["seconds"], 1, 0)]
+        for r in ordered
+    ]
+    header = ["data", "shots", "method", "accuracy %", "NLL", "ECE %", "seconds to 90% of it"]
+    note = (
+        f"Each training took {result['minutes']:g} minutes at most, on {result['machine']}"
+        f"{', which others were using too' * result['shared']}; all settings are the defaults."
+    )
+    return markdown(header, lines) + f"\n\n{note}\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Trains, prints the table, writes it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks images", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="for each training (10)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="data or methods with this in `DATA METHOD`")
+    parser.add_argument("--shared", action="store_true", help="say in the table that others use the machine too")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
+    parser.add_argument("--figure", type=Path, help="draw the figure of docs/pictures.md there, and train nothing")
+    options = parser.parse_args(arguments)
+    if options.figure:
+        figure(options.figure)
+        return
+    result: dict[str, Any] = {"minutes": options.minutes, "shared": options.shared, "rows": []}
+    result["machine"] = runs.machine("cpu")
+    with tempfile.TemporaryDirectory() as made:
+        for name, write in DATA.items():
+            write(Path(made) / name)
+            if options.only in f"{name} {BUNDLED}":
+                result["rows"] += bundled(name, Path(made))
+            for method in METHODS:
+                if options.only in f"{name} {method}":
+                    print(f"{name}: {method} ...", flush=True)
+                    found = measure(name, method, Path(made), options.minutes)
+                    result["rows"] += found
+    if not result["rows"]:
+        parser.error(f"nothing that is measured has {options.only!r} in its name.")
+    print("\n" + table(result))
+    if not options.only:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "images.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        (options.out / "images.md").write_text(table(result), encoding="utf-8")
+
+
+def _save(root: Path, name: str, i: int, image: Image.Image) -> None:
+    (root / name).mkdir(parents=True, exist_ok=True)
+    image.save(root / name / f"{i}.png")
