@@ -3,6 +3,7 @@
 `beta_curves` and `tested_curves` give the points that the tables here print and `reproduction.figures` draws.
 """
 
+from itertools import product
 from typing import Any
 
 from reproduction.compare import Estimate
@@ -96,6 +97,27 @@ def tested(records: Records, varied: str, corner: str) -> list[Grid]:
         curves = {line: (curve, SCORES[score][2]) for line, curve in tested_curves(group, varied, score).items()}
         grids.append(_grid(name, corner, curves))
     return grids
+
+
+def objectives(records: Records) -> list[Grid]:
+    """Gap to the best possible log density, and coverage of 90% intervals: a row for each beta and objective."""
+    found = {}
+    for record in records.values():
+        options, (test,) = record["config"]["train"], record["evaluation"]["rows"]
+        found[options["beta"], options["objective"], test["shots"]] = test["metrics"]
+    columns = list(
+        product(sorted({k for *_, k in found}), (("gap_to_optimum", "gap", 3), ("coverage_90", "coverage", 2)))
+    )
+    rows = []
+    for b, objective in sorted({key[:2] for key in found}, reverse=True):
+        name = {"vib": "F", "predictive": "F_p"}[objective]
+        cells = (
+            _number(estimate([found[b, objective, k][score]]) if (b, objective, k) in found else None, digits)
+            for k, (score, _, digits) in columns
+        )
+        rows.append(Row(f"{name}, beta = {b:g}", tuple(cells)))
+    heads = (f"K = {k}, {head}" for k, (_, head, _) in columns)
+    return [Grid("", ("objective", *heads), tuple(rows))]
 
 
 def _grid(name: str, corner: str, curves: dict[str, tuple[Curve, int]]) -> Grid:
