@@ -58,3 +58,13 @@ def test_the_turns_of_a_character_stay_together() -> None:
     assert sorted(name for part in parts for name in part) == sorted(names)
     characters = [{name[0] for name in part} for part in parts]
     assert [len(part) for part in parts] == [4 * len(c) for c in characters] == [12, 8, 8]
+
+
+def test_classes_of_curves_are_known_from_a_few_members(capsys) -> None:
+    """A short training: near the exact answer after some curves, and far above a model that knows of no classes."""
+    found = load("curves_of_a_class").main(["--steps", "1000"])
+    assert "after 5 curves: log density of another" in capsys.readouterr().out
+    for n in (1, 5):
+        ours, exact, without = found[n]
+        assert without + 1 < ours < exact + 0.05
+        assert exact - ours < 0.3

@@ -18,6 +18,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("marginals", "fast.draws", "likelihoods", "likelihoods.*", "tasks.gaussian"),  # q(f), p(y | f)
     ("posteriors", "posteriors.*", "priors", "objective"),  # q(Z | D_t), p(Z), the bound
     ("encoders", "encoders.*", "model", "methods", "baselines", "baselines.*"),  # from a support set to q(Z | D_t)
+    ("unsupervised",),  # the same for tasks without inputs
     ("groups", "groups.*"),  # what many groups of rows share
     ("training", "training.*"),  # from a config to a trained model
     ("adapt", "adapt.*", "show", "show.*"),  # how is it used, and what do people see?

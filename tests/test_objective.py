@@ -11,12 +11,15 @@ from torch.testing import assert_close
 import cases
 import oracles
 from metavib import kernels, likelihoods
-from metavib.encoders import GPEncoder, SimplifiedSites
+from metavib.encoders import ExactSites, GPEncoder, SimplifiedSites
+from metavib.marginals import Normal
 from metavib.methods import gp_vib
 from metavib.model import Model
-from metavib.objective import bound, vib
-from metavib.tasks import Examples, Task
-from metavib.tasks.inputs import points
+from metavib.networks import Backbone
+from metavib.objective import bound, predictive, vib
+from metavib.random import seeded
+from metavib.tasks import Examples, Task, examples
+from metavib.tasks.inputs import Inputs, points
 
 models = pytest.mark.parametrize("case", cases.MODELS, ids=repr)
 
@@ -228,3 +231,51 @@ def test_gp_encoders_share_one_variance_between_classes() -> None:
     assert isinstance(model.encoder, GPEncoder)
     q = model(cases.tasks(model.likelihood, (2,)), None)
     assert q.var.shape == (2, 4, 1)
+
+
+# The predictive form (THEORY.md, eqs. 5a and 5b)
+
+
+class One(Backbone):
+    """The feature 1 of whatever point, so that f is the same standard normal number everywhere."""
+
+    features, pointwise = 1, True
+
+    def forward(self, inputs: Inputs) -> torch.Tensor:
+        return torch.ones(*inputs.mask.shape, 1, dtype=torch.float64)
+
+
+def test_the_predictive_form_bounds_what_the_support_tells_and_is_above_the_bottleneck() -> None:
+    """y = f + noise, both standard normal, one support and one query point: all informations are logs of 1 - r^2."""
+    model = gp_vib(One(), kernels.Linear(learn_scale=False), ExactSites(), likelihoods.Gaussian(1.0)).double()
+    generator = seeded(0)
+    f, noise = (torch.randn(400_000, k, generator=generator, dtype=torch.float64) for k in (1, 2))
+    y = f + noise
+    x = torch.zeros(*y.shape, 1, dtype=torch.float64)
+    tasks = Task(examples(x[:, :1], y[:, :1]), examples(x[:, 1:], y[:, 1:]))
+    entropy = 0.5 * np.log(2 * np.pi * np.e * 2)  # of y
+    with torch.no_grad():
+        both = [objective(model, tasks, beta=1.0) for objective in (vib, predictive)]
+    fit, fit_p = (entropy + b.fit.mean().item() for b in both)
+    support_tells, z_tells = -0.5 * np.log(1 - 1 / 4), -0.5 * np.log(1 - 1 / 8)
+    z_keeps = -0.5 * np.log(1 - 1 / 2)
+    assert fit_p == pytest.approx(support_tells, abs=4e-3) and support_tells == pytest.approx(0.144, abs=1e-3)
+    assert fit_p > z_tells == pytest.approx(0.067, abs=1e-3)  # so that F_p is no bound of the bottleneck
+    assert fit == pytest.approx(-0.153, abs=6e-3) and fit < z_tells  # and F is
+    assert both[1].rate.mean().item() == pytest.approx(z_keeps, abs=4e-3)  # p(Z) is the marginal of Z: (5b) is tight
+
+
+@pytest.mark.parametrize("v", [0.0, 0.1, 2.0])
+def test_the_noise_that_the_bound_prefers_is_too_large_by_twice_the_posterior_variance(v) -> None:
+    """Predictions that are right have E (y - mu)^2 = v + s0; F then is largest at s0 + 2 v, and F_p at s0."""
+    s0, spread = 0.5, (0.5 + v) ** 0.5
+    noise = torch.logspace(-2, 1.5, 7001, dtype=torch.float64)
+    q = Normal(torch.zeros(2, 1, dtype=torch.float64), torch.full((2, 1), v, dtype=torch.float64))
+    y = torch.tensor([-spread, spread], dtype=torch.float64)  # (y - mu)^2 is v + s0
+    score = {"F": [], "F_p": []}
+    for s in noise[::50]:
+        p = likelihoods.Gaussian(s.item(), floor=0.0).double()
+        score["F"].append(p.expected_log_prob(q, y).sum().item())
+        score["F_p"].append(p.log_predictive(q, y).sum().item())
+    best = {name: noise[::50][int(np.argmax(found))].item() for name, found in score.items()}
+    assert best["F"] == pytest.approx(s0 + 2 * v, rel=0.06) and best["F_p"] == pytest.approx(s0, rel=0.06)
