@@ -16,16 +16,17 @@ from metavib.encoders import (
     Descent,
     ExactSites,
     FullSites,
+    GaussianComposedEncoder,
     GaussianGradientEncoder,
     GeneralSites,
     GPEncoder,
     GradientEncoder,
     SimplifiedSites,
 )
-from metavib.methods import gp_maml, gp_vib, maml, stochastic_maml
+from metavib.methods import gp_maml, gp_vib, maml, stochastic_gp_maml, stochastic_maml
 from metavib.model import Model
 from metavib.networks import MLP
-from metavib.posteriors import DiagonalNormal, Dirac, Dual, EachPoint, Primal
+from metavib.posteriors import DiagonalNormal, Dirac, Dual, EachPoint, Joint, Primal
 from metavib.priors import FunctionPrior, WeightPrior
 from metavib.tasks import Examples, Task, examples, task
 from metavib.tasks.inputs import Inputs
@@ -128,6 +129,17 @@ def _models() -> list[Case]:
             ),
         ]
     found += [
+        *(
+            case(
+                GaussianComposedEncoder,
+                lambda p=p: stochastic_gp_maml(
+                    *(backbone(), _linear(), SimplifiedSites(), p.build()),
+                    **{"descent": descent(rate=0.02), "beta": 0.5, "beta_psi": 0.1, "variance": 0.02, "samples": 3},
+                ),
+                f"stochastic gp-maml {p}",
+            )
+            for p in LIKELIHOODS
+        ),
         case(
             GPEncoder,
             lambda: gp_vib(backbone(), kernels.BNCosine(FEATURES, norm="union"), SimplifiedSites(), gaussian()),
@@ -159,7 +171,7 @@ def _models() -> list[Case]:
 MODELS = _models()
 ENCODERS = {m.cls for m in MODELS}
 PRIORS = {FunctionPrior, WeightPrior}
-POSTERIORS = {Dual, Primal, EachPoint, Dirac, DiagonalNormal}
+POSTERIORS = {Dual, Primal, EachPoint, Dirac, DiagonalNormal, Joint}
 
 
 def build(model: Case, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Model:

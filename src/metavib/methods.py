@@ -6,9 +6,18 @@ r"""The methods, as choices of prior, encoder and likelihood (THEORY.md, section
 | stochastic MAML | weights         | N(theta + Delta, diag(s))   | N(theta, diag(s)) |
 | GP-VIB          | functions       | GP posterior from sites     | GP(0, k)       |
 | GP+MAML         | weights, functions | Dirac times GP posterior | GP(0, k_psi)   |
+| stochastic GP+MAML | weights, functions | Gaussian times GP posterior | N(theta, diag(s)), GP(0, k_psi) |
 """
 
-from metavib.encoders import ComposedEncoder, Descent, GaussianGradientEncoder, GPEncoder, GradientEncoder, SiteEncoder
+from metavib.encoders import (
+    ComposedEncoder,
+    Descent,
+    GaussianComposedEncoder,
+    GaussianGradientEncoder,
+    GPEncoder,
+    GradientEncoder,
+    SiteEncoder,
+)
 from metavib.kernels import Kernel
 from metavib.likelihoods import Likelihood
 from metavib.model import Model
@@ -77,3 +86,37 @@ def gp_maml(
     """
     encoder = ComposedEncoder(descent, GPEncoder(sites), beta=beta, mean=mean)
     return Model(FunctionPrior(backbone, kernel), encoder, likelihood)
+
+
+def stochastic_gp_maml(
+    backbone: Backbone,
+    kernel: Kernel,
+    sites: SiteEncoder,
+    likelihood: Likelihood,
+    *,
+    descent: Descent,
+    beta: float,
+    beta_psi: float,
+    variance: float = 1e-4,
+    mean: bool = False,
+    samples: int = 1,
+) -> Model:
+    r"""GP+MAML with a Gaussian over the features' weights, whose KL has a weight of its own.
+
+    Args:
+        backbone: the network up to its last hidden layer.
+        kernel: on its features.
+        sites: how support points become sites.
+        likelihood: p(y | f).
+        descent: how the features' weights are adapted.
+        beta: the weight of the functions' KL, in the inner objective and in the bound: train with the same beta.
+        beta_psi: the weight of the weights' KL in that bound.
+        variance: starting value of s, shared by prior and posterior.
+        mean: whether inner steps ascend the bound of a point instead of that of the whole support.
+        samples: weights drawn for each task.
+    """
+    if beta_psi and not beta:
+        raise ValueError(f"beta_psi = {beta_psi} is a part of the KL that beta weighs, and needs beta above 0; got 0.")
+    composed = ComposedEncoder(descent, GPEncoder(sites), beta=beta, mean=mean)
+    encoder = GaussianComposedEncoder(composed, samples=samples, charge=beta_psi / beta if beta_psi else 0.0)
+    return Model(FunctionPrior(backbone, kernel, variance=variance), encoder, likelihood)

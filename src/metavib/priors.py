@@ -17,12 +17,15 @@ class FunctionPrior(nn.Module):
     Args:
         backbone: $\phi$.
         kernel: k.
+        variance: starting value of s in the prior $\psi \sim N(\theta, \mathrm{diag}(s))$ over the network's weights,
+            where a task has a distribution over these too; None where it has not.
     """
 
-    def __init__(self, backbone: Backbone, kernel: Kernel) -> None:
+    def __init__(self, backbone: Backbone, kernel: Kernel, *, variance: float | None = None) -> None:
         super().__init__()
         self.network = Network(backbone)
         self.kernel = kernel
+        self.variances = None if variance is None else Variances(self.network, variance)
 
     def features(self, support: Examples, query: Points, weights: Weights | None = None) -> tuple[Tensor, Tensor]:
         r"""$\phi$ of the support `(..., n, m)` and of the query `(..., v, m)`, in one pass over all points of a task.

@@ -1,6 +1,7 @@
 """q(Z | D_t): from a support set to a posterior."""
 
 from metavib.encoders.composed import ComposedEncoder as ComposedEncoder
+from metavib.encoders.composed import GaussianComposedEncoder as GaussianComposedEncoder
 from metavib.encoders.encoder import Encoder as Encoder
 from metavib.encoders.gp import GPEncoder as GPEncoder
 from metavib.encoders.gradient import Descent as Descent

@@ -1,5 +1,6 @@
-r"""GP+MAML: the features take gradient steps, then the GP conditions on them."""
+r"""GP+MAML: the features take gradient steps, then the GP conditions on them; weights are a Dirac or a Gaussian."""
 
+import torch
 from torch import Tensor
 
 from metavib.encoders.encoder import Encoder
@@ -9,9 +10,10 @@ from metavib.likelihoods import Likelihood
 from metavib.networks.weights import Weights
 from metavib.objective import bound
 from metavib.posteriors.posterior import Encoding
+from metavib.posteriors.weights import DiagonalNormal, Joint
 from metavib.priors import FunctionPrior
-from metavib.random import Noise
-from metavib.tasks.inputs import Points, points
+from metavib.random import Noise, seeded
+from metavib.tasks.inputs import Inputs, Points, points
 from metavib.tasks.task import Examples
 
 
@@ -53,6 +55,11 @@ class ComposedEncoder(Encoder):
         noise: Noise = None,
     ) -> Encoding:
         r"""The GP's posterior under each task's own features $\phi(\cdot; \psi)$."""
+        psi = self.climb(support, prior, likelihood, noise)
+        return self.gp(support, query, prior, likelihood, noise, weights=psi)
+
+    def climb(self, support: Examples, prior: FunctionPrior, likelihood: Likelihood, noise: Noise = None) -> Weights:
+        r"""$\psi = \theta + \Delta$, of each task its own."""
 
         def objective(psi: Weights, part: Examples) -> Tensor:
             q = self.gp(part, points(part), prior, likelihood, noise, weights=psi)
@@ -61,5 +68,70 @@ class ComposedEncoder(Encoder):
 
         modules = (prior.kernel, self.gp, likelihood)
         depends_on = (*(p for module in modules for p in module.parameters()), *differentiable(support))
-        psi = self.descent(prior.network, support, objective, depends_on=depends_on, noise=noise)
-        return self.gp(support, query, prior, likelihood, noise, weights=psi)
+        return self.descent(prior.network, support, objective, depends_on=depends_on, noise=noise)
+
+
+class GaussianComposedEncoder(Encoder):
+    r"""$q(\psi, f) = N(\psi \mid \theta + \Delta, \mathrm{diag}(s))\, q(f \mid D_t; \psi)$: stochastic GP+MAML.
+
+    GP+MAML with a Gaussian in the place of its Dirac, so that the KL of the weights is finite and may be charged for:
+
+    $$F = \mathrm{fit} - \beta_\psi\, KL[q(\psi) \,\|\, p(\psi)]
+    - \beta\, E_{q(\psi)} KL[q(f \mid \psi) \,\|\, p(f \mid \psi)]$$
+
+    with $p(\psi) = N(\theta, \mathrm{diag}(s))$, so that the first KL is $\frac12 \sum_j \Delta_j^2 / s_j$ (eq. 25).
+
+    Args:
+        composed: the encoder with the Dirac: inner steps, and the GP on top.
+        samples: how many weights are drawn for each task.
+        charge: $\beta_\psi / \beta$. The bound's own $\beta$ is then the price of both KLs together.
+
+    Example:
+        >>> import torch
+        >>> from metavib.encoders import ComposedEncoder, Descent, ExactSites, GaussianComposedEncoder, GPEncoder
+        >>> from metavib import kernels, likelihoods, networks, priors, tasks
+        >>> prior = priors.FunctionPrior(networks.MLP(1, (8,)), kernels.Linear(), variance=1e-4)
+        >>> composed = ComposedEncoder(Descent(steps=5, rate=1e-4), GPEncoder(ExactSites()), beta=0.5)
+        >>> encoder = GaussianComposedEncoder(composed, samples=3, charge=0.1)
+        >>> support = tasks.examples(torch.randn(4, 1), torch.randn(4))
+        >>> noise = torch.Generator().manual_seed(0)
+        >>> q = encoder(support, tasks.inputs.points(support), prior, likelihoods.Gaussian(), noise)
+        >>> q.marginals().mean.shape, bool(q.kl().isfinite())
+        (torch.Size([4, 1]), True)
+    """
+
+    def __init__(self, composed: ComposedEncoder, *, samples: int = 1, charge: float = 1.0) -> None:
+        super().__init__()
+        if not 0 <= charge < float("inf"):
+            raise ValueError(f"the price of the weights' KL must be a finite number, 0 or above; got charge={charge}.")
+        self.composed, self.samples, self.charge = composed, samples, charge
+
+    def forward(
+        self,
+        support: Examples,
+        query: Points,
+        prior: FunctionPrior,
+        likelihood: Likelihood,
+        noise: Noise = None,
+    ) -> Encoding:
+        r"""A Gaussian over weights, and the GP's posterior under each draw of them."""
+        if prior.variances is None:
+            raise ValueError("a Gaussian over weights needs a prior with a variance: FunctionPrior(..., variance=...).")
+        s, network = prior.variances(), prior.network
+        psi = self.composed.climb(support, prior, likelihood, noise)
+        q = DiagonalNormal(psi, s, network.theta(), s, _undecoded, samples=self.samples, ranks=network.ranks)
+        if isinstance(noise, Tensor):  # base samples of the likelihood: all tasks then have the same draws of weights
+            own = sum(p.shape[p.ndim - network.ranks[name] :].numel() for name, p in psi.items())
+            shape = (self.samples, *(1,) * len(support.batch_shape), own)
+            stream: Noise = torch.randn(shape, generator=seeded(0), dtype=noise.dtype).to(noise.device)
+        else:
+            stream = noise
+        each = [
+            self.composed.gp(support, query, prior, likelihood, noise, weights=weights) for weights in q.draw(stream)
+        ]
+        return Encoding(Joint(q, [e.posterior for e in each], charge=self.charge), [e.query for e in each])
+
+
+def _undecoded(psi: Weights, x: Inputs) -> Tensor:
+    """Weights have no values of their own here: the functions stand between them and the outputs."""
+    raise TypeError("under GP+MAML values come from the functions, not from the weights alone.")

@@ -12,3 +12,4 @@ from metavib.posteriors.posterior import Encoding as Encoding
 from metavib.posteriors.posterior import Posterior as Posterior
 from metavib.posteriors.weights import DiagonalNormal as DiagonalNormal
 from metavib.posteriors.weights import Dirac as Dirac
+from metavib.posteriors.weights import Joint as Joint

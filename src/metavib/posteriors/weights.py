@@ -1,11 +1,11 @@
-r"""Posteriors over network weights $\psi$: a Dirac and a diagonal Gaussian."""
+r"""Posteriors over network weights $\psi$: a Dirac, a diagonal Gaussian, and one with functions under these weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from metavib.marginals import Point, Samples
+from metavib.marginals import Normal, Point, Samples
 from metavib.posteriors.posterior import Posterior
 from metavib.random import Noise, standard_normal
 from metavib.tasks.inputs import Inputs
@@ -62,8 +62,8 @@ class DiagonalNormal(Posterior):
         self.psi, self.s, self.theta, self.s0 = psi, s, theta, s0
         self.decode, self.samples, self.ranks = decode, samples, ranks
 
-    def marginals(self, x: Inputs, noise: Noise = None) -> Samples:
-        r"""$f(x; \hat\psi + \sqrt{s}\, \epsilon)$ for each draw of $\epsilon$, a pass at a time to save memory."""
+    def draw(self, noise: Noise = None) -> list[Weights]:
+        r"""Weights $\hat\psi + \sqrt{s}\, \epsilon$, one set for each of the samples."""
         # One draw of base samples for all weights keeps `noise` a single generator or tensor (samples, ..., P).
         sizes = [mean.shape[mean.ndim - self.ranks[name] :].numel() for name, mean in self.psi.items()]
         first = next(iter(self.psi))
@@ -73,8 +73,11 @@ class DiagonalNormal(Posterior):
         for (name, mean), part in zip(self.psi.items(), epsilon.split(sizes, -1), strict=True):
             own = mean.shape[mean.ndim - self.ranks[name] :]
             drawn[name] = mean + self.s[name].sqrt() * part.reshape(*part.shape[:-1], *own)
-        one_by_one = ({name: w[i] for name, w in drawn.items()} for i in range(self.samples))
-        return Samples(torch.stack([self.decode(psi, x) for psi in one_by_one]))
+        return [{name: w[i] for name, w in drawn.items()} for i in range(self.samples)]
+
+    def marginals(self, x: Inputs, noise: Noise = None) -> Samples:
+        r"""$f(x; \psi)$ for each draw of $\psi$, a pass at a time to save memory."""
+        return Samples(torch.stack([self.decode(psi, x) for psi in self.draw(noise)]))
 
     def kl(self) -> Tensor:
         r"""$\frac12 \sum_j [ \Delta_j^2 / s_{0j} + s_j/s_{0j} - 1 - \log s_j/s_{0j} ]$, $\Delta = \hat\psi - \theta$.
@@ -90,3 +93,39 @@ class DiagonalNormal(Posterior):
                 terms = terms + ratio - 1 - ratio.log()
             total = total + 0.5 * terms.sum(own)
         return total
+
+
+class Joint(Posterior):
+    r"""$q(\psi, f) = q(\psi)\, q(f \mid \psi)$: a Gaussian over weights, and functions under each draw of them.
+
+    Args:
+        weights: $q(\psi)$.
+        functions: $q(f \mid \psi)$, a posterior for each draw of $\psi$.
+        charge: what a nat of $KL[q(\psi) \,\|\, p(\psi)]$ costs beside one of the functions, $\beta_\psi / \beta$.
+            With 1 the KL is that of the pair (eq. 6).
+    """
+
+    def __init__(self, weights: DiagonalNormal, functions: Sequence[Posterior], *, charge: float) -> None:
+        self.weights, self.functions, self.charge = weights, list(functions), charge
+
+    def marginals(self, x: Sequence[Tensor], noise: Noise = None) -> Normal:
+        """The Gaussian with the mean and variance of q(f), which is a mixture over the draws of the weights.
+
+        It is q(f) itself where there is one draw, and as good as it under a Gaussian likelihood, whose expectation
+        takes nothing but mean and variance.
+
+        Args:
+            x: the query's features under each draw.
+            noise: of no use here.
+        """
+        parts = [q.marginals(phi, noise) for q, phi in zip(self.functions, x, strict=True)]
+        if len(parts) == 1:
+            return Normal(parts[0].mean, parts[0].var)
+        means = torch.stack([part.mean for part in parts])
+        within = torch.stack([part.var for part in parts]).mean(0)
+        return Normal(means.mean(0), within + means.var(0, correction=0))
+
+    def kl(self) -> Tensor:
+        r"""$E_{q(\psi)} KL[q(f \mid \psi) \,\|\, p(f \mid \psi)]$, and that of the weights at its own price."""
+        of_functions = torch.stack([q.kl() for q in self.functions]).mean(0)
+        return of_functions + self.charge * self.weights.kl() if self.charge else of_functions

@@ -34,7 +34,7 @@ def model(config: Config, *, weight_samples: int = 1) -> Model:
 
     Args:
         config: what to build.
-        weight_samples: weights that stochastic MAML draws of each task at every pass.
+        weight_samples: weights that stochastic MAML, or gp-maml with a Gaussian over weights, draws at every pass.
     """
     seeds = range(config.seed, config.seed + config.repeats)
     if config.repeats > 1:
@@ -122,7 +122,11 @@ def _bound(config: Config, phi: Backbone, weight_samples: int) -> Model:
         raise ValueError(f"model.sites = general encodes one latent value; {options.likelihood} has {p_y.latents}.")
     if config.method == "gp-vib":
         return methods.gp_vib(phi, k, q, p_y)
-    return methods.gp_maml(phi, k, q, p_y, descent=descent, beta=config.train.beta, mean=options.inner_mean)
+    inner: Any = {"descent": descent, "beta": config.train.beta, "mean": options.inner_mean}
+    if config.train.beta_psi is None:
+        return methods.gp_maml(phi, k, q, p_y, **inner)
+    own: Any = {"beta_psi": config.train.beta_psi, "variance": options.weight_variance, "samples": weight_samples}
+    return methods.stochastic_gp_maml(phi, k, q, p_y, **inner, **own)
 
 
 def _baseline(config: Config, phi: Backbone) -> Model:

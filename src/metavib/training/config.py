@@ -233,7 +233,8 @@ class ModelConfig:
             over the support.
         recompute: compute the inside of each inner step again in the backward pass instead of keeping it, which takes
             less memory and more time.
-        weight_variance: where the variance s of the weights starts in stochastic MAML.
+        weight_variance: where the variance s of the weights starts, in stochastic MAML and in gp-maml with
+            train.beta_psi.
 
     Example:
         >>> from metavib.training.config import ModelConfig
@@ -289,6 +290,8 @@ class TrainConfig:
         splits: into how many pairs of support and query each task is split anew, its bound being the average over them
             (see `metavib.training.resplit`).
         beta: weight of the KL.
+        beta_psi: in gp-maml, a Gaussian over the network's weights, and the weight of its KL; none for a Dirac, as in
+            the paper's experiments.
         lr: Adam's learning rate.
         scale_lr: learning rate of the kernel's out-scale; none means `lr`.
         site_lr: learning rate of the encoder's own parameters; none means `lr`.
@@ -315,6 +318,7 @@ class TrainConfig:
     objective: str = "vib"
     splits: int = 1
     beta: float = 1.0
+    beta_psi: float | None = None
     lr: float = 1e-3
     scale_lr: float | None = None
     site_lr: float | None = None
@@ -337,7 +341,7 @@ class TestConfig:
         tasks: number of test tasks for each number of shots.
         queries: number of query points of a test task (of each class, in classification).
         inner_steps: numbers of gradient steps to test with; empty means as in training.
-        weight_samples: number of weights that stochastic MAML draws at test.
+        weight_samples: number of weights that stochastic MAML, or gp-maml with train.beta_psi, draws at test.
         temperature: report class probabilities also under a temperature that is fitted on validation.
         seed: decides the test tasks.
 
@@ -458,6 +462,7 @@ class Config:
         from metavib.objective import check_beta  # PyTorch comes with it, which reading this module does not need
 
         check_beta(self.train.beta, dirac=self.method in DIRAC)
+        self._check_beta_psi()
 
     @property
     def unrolled(self) -> int:
@@ -476,6 +481,19 @@ class Config:
             raise ValueError("train.calibrate is for images, with validations: set train.validate_every above 0.")
         if train.minutes is not None and not 0 < train.minutes < float("inf"):
             raise ValueError(f"train.minutes must be positive, or none for no limit; got {train.minutes}.")
+
+    def _check_beta_psi(self) -> None:
+        """It is a part of what beta weighs."""
+        beta, beta_psi = self.train.beta, self.train.beta_psi
+        if beta_psi is None:
+            return
+        if self.method != "gp-maml":
+            raise ValueError(f"train.beta_psi is for gp-maml, whose weights have a KL of their own; got {self.method}.")
+        if not 0 <= beta_psi < float("inf") or (beta_psi and not beta):
+            raise ValueError(
+                f"train.beta_psi must be a finite number, 0 or above, and 0 where train.beta is; got {beta_psi} with "
+                f"train.beta = {beta}."
+            )
 
     def _check_splits(self) -> None:
         """A task can be split anew only where its points may trade places, after the network."""

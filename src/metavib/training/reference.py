@@ -163,10 +163,10 @@ PLACES = (
         ("model.inner_steps", "model.inner_rate", "model.first_order", "model.inner_points")
         + ("model.inner_shuffle", "model.recompute", "test.inner_steps"),
     ),
-    Place("gp-maml", lambda c: c.method == "gp-maml", ("model.inner_mean",)),
+    Place("gp-maml", lambda c: c.method == "gp-maml", ("model.inner_mean", "train.beta_psi")),
     Place(
-        "stochastic-maml",
-        lambda c: c.method == "stochastic-maml",
+        "stochastic-maml, and gp-maml with train.beta_psi",
+        lambda c: c.method == "stochastic-maml" or c.train.beta_psi is not None,
         ("model.weight_variance", "test.weight_samples"),
     ),
 )
