@@ -40,6 +40,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     Early stopping looks at tasks held out (at least five ids), else at classes held out (at least three times `ways`
     of them), else at rows held out.
 
+    Networks are trained by the paper's bound (`metavib.objective.vib`).
+
     Args:
         likelihood: softmax; bernoulli for two classes with one latent function.
         backbone: auto (an MLP for rows, Conv4 for images), mlp, identity (given embeddings, or a linear model), conv4,

@@ -42,6 +42,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     tasks held out are. All options from `hidden` to `patience` are those of networks, which are trained instead where
     `backbone` names one, or where the likelihood is not gaussian.
 
+    Networks are trained by the predictive form of the bound (`metavib.objective.predictive`; THEORY.md, section 2), log
+    E[p(y | f)] in the place of E[log p(y | f)]: with few rows of a task the bound itself takes for noise what is not
+    known yet. On functions of three noisy points it leaves 0.01 nats to the best possible log density, and the bound
+    0.25 (RESULTS.md, "The two objectives").
+
     Args:
         likelihood: gaussian; student-t for heavy tails; poisson for counts.
         backbone: auto (hierarchical for rows with task ids and a gaussian likelihood, else an MLP for rows, Conv4 for
