@@ -142,7 +142,7 @@ def test_quick_is_the_same_method_on_built_in_data(name):
         fast = make.quickened(config)
         assert fast.train.steps < config.train.steps and fast.method == config.method
         assert fast.train.lr == config.train.lr and fast.repeats <= config.repeats
-        assert (fast.device, fast.tasks.name in ("glyphs", "sinusoid")) == ("cpu", True)
+        assert (fast.device, fast.tasks.name in ("glyphs", "sinusoid", "gaussian")) == ("cpu", True)
         if fast.tasks.name == "glyphs":  # which has twenty drawings of a character
             assert fast.tasks.shots + fast.tasks.queries <= 20
 
