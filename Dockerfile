@@ -17,3 +17,5 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
 ENTRYPOINT ["metavib", "serve", "--host", "0.0.0.0", "--store", "sqlite:////data/tasks.db"]
+# The bundled model of characters, unless told otherwise; name folders of your own runs to serve these.
+CMD ["characters"]

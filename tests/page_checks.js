@@ -33,6 +33,12 @@
   /** Whether all fits into the width of the window. */
   fits: () => document.documentElement.scrollWidth <= innerWidth,
 
+  /** The middle of the first point of a plane; asked in one step, since planes are drawn anew at any time. */
+  dot: () => {
+    const box = document.querySelector('#curves .dot').getBoundingClientRect()
+    return [box.x + box.width / 2, box.y + box.height / 2]
+  },
+
   /** Draws a stroke with a finger. */
   touch: () => {
     const pad = document.querySelector('#pad')

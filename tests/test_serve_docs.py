@@ -88,18 +88,18 @@ def test_the_container_installs_what_the_program_needs(tmp_path) -> None:
     assert not done.returncode, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    page = ROOT / "src" / "metavib" / "serve" / "page"
-    assert {f"metavib/serve/page/{file.name}" for file in page.iterdir() if file.is_file()} <= names
+    source = ROOT / "src"
+    needed = [*(source / "metavib/serve/page").glob("*.*"), *(source / "metavib/models").rglob("*.*")]
+    assert {str(file.relative_to(source)) for file in needed if file.suffix != ".pyc"} <= names
 
 
 def test_the_command_of_the_container_is_one_of_the_program(tmp_path) -> None:
-    (entry,) = [json.loads(words) for name, words in STEPS if name == "ENTRYPOINT"]
+    entry, models = (json.loads(words) for name, words in STEPS if name in ("ENTRYPOINT", "CMD"))
     assert entry[:2] == ["metavib", "serve"]
     port = serving.free_port()
     arguments = [a.replace("/data", str(tmp_path)) for a in entry[2:]]
-    run = serving.trained(tmp_path, demo=tiny.sinusoid())["demo"]
     token = {"METAVIB_TOKEN": serving.TOKEN}
-    program = serving.Program(str(run), *arguments, "--port", str(port), log=tmp_path / "log", **token)
+    program = serving.Program(*arguments, *models, "--port", str(port), log=tmp_path / "log", **token)
     try:
         program.ready(f"http://127.0.0.1:{port}")
         (health,) = [words for name, words in STEPS if name == "HEALTHCHECK"]

@@ -275,8 +275,8 @@ def test_points_tighten_the_bands_of_both_models(page, server) -> None:
     wait(page, f"document.querySelector('#curves .band').getAttribute('d') !== {before!r}")
     page.reload()
     wait(page, "document.querySelectorAll('#curves .dot').length === 4")
-    dot = page.locator("#curves .dot").first.bounding_box()
-    page.mouse.click(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+    wait(page, "document.querySelectorAll('#curves .mean').length === 2")  # all is drawn in its place
+    page.mouse.click(*check(page, "dot"))
     wait(page, "document.querySelectorAll('#curves .dot').length === 2")
     serving.until(lambda: [t["points"] for t in server.http.get("/v1/tasks").json()["tasks"]] == [1, 1])
 

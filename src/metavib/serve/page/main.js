@@ -14,7 +14,7 @@ const rooms = {
   characters: {
     models: () => served.filter(m => m.form === 'pictures' && m.channels === 1),
     open: (room, found) => characters(room, found[0]),
-    missing: 'This server has no model of characters. Start it with one to draw here: metavib serve RUN, where RUN was trained on glyphs or Omniglot.'
+    missing: 'This server has no model of characters. Start it with one to draw here: metavib serve characters.'
   },
   curves: {
     models: () => { // models of the same columns stand side by side
