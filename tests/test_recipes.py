@@ -149,3 +149,25 @@ def test_our_recipe_splits_tasks_of_any_shots_as_often_as_each_image_can_be_supp
     assert (config.test.ways or config.tasks.ways) == 5
     if experiment != "cub":
         assert images <= 20 and 90 <= config.tasks.ways * images <= 100
+
+
+@pytest.mark.parametrize(
+    ("method", "kernel"), [("maml", "linear"), ("stochastic-maml", "linear"), ("gp-vib", "cosine")]
+)
+def test_the_longer_versions_mini_imagenet_has_its_own_network_steps_and_rates(method, kernel):
+    config = recipes.longer(method, shots=5, kernel=kernel)
+    assert (config.model.width, config.train.tasks, config.train.steps) == (32, 4, 60_000)
+    rates = {"maml": (0.001, 0.0), "stochastic-maml": (5e-4, 1e-4), "gp-vib": (5e-4, 0.005)}
+    assert (config.train.lr, config.train.beta) == rates[method]
+    if method != "gp-vib":
+        assert config.model.inner_steps == 5 and config.test.inner_steps == (10,)
+    body = build.model(config).prior.network.body
+    assert (body if method == "gp-vib" else body.backbone).features == 800
+
+
+def test_the_longer_versions_gp_maml_takes_five_inner_steps_on_f():
+    config = recipes.longer("gp-maml", shots=1)
+    assert (config.model.inner_steps, config.model.inner_rate, config.model.inner_mean) == (5, 0.002, False)
+    assert (config.train.lr, config.train.beta) == (0.001, 1e-4)
+    with pytest.raises(ValueError, match="the longer version has maml linear"):
+        recipes.longer("proto-net")

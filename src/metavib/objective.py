@@ -85,8 +85,8 @@ def predictive(model: Encodes, task: Task, *, beta: float, noise: Noise = None) 
     $$F_p = \sum_j \log E_{q(f_j \mid D_t)}[p(y_j \mid f_j)] - \beta\, KL[q(Z \mid D_t) \,\|\, p(Z)]$$
 
     Its first term is what predictions are judged by, $E_q[\log p] \le \log E_q[p]$, so that $F \le F_p$. It does not
-    bound the information bottleneck, but what the support tells of each query output, less what Z keeps of the support
-    (eqs. 5a and 5b; THEORY.md, section 2). The two differ where the posterior is wide:
+    bound the information bottleneck (eq. 5a), but what the support tells of each query output, less what Z keeps of the
+    support (eq. 5b; THEORY.md, section 2). The two differ where the posterior is wide:
     $E_q[\log N(y \mid f, \sigma^2)]$ charges $v / 2\sigma^2$ for a posterior variance v, and with a handful of support
     points the cheapest way to pay less is a noise $\sigma^2$ that is too large, which then explains away the data that
     do come. In $F_p$ the variance of a prediction is $v + \sigma^2$, and $\sigma^2$ is left with the noise alone. F is

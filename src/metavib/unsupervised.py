@@ -76,7 +76,7 @@ class LatentModel(nn.Module):
         self.encoder, self.decoder, self.noise, self.samples = encoder, decoder, Positive(noise, floor=1e-4), samples
 
     def encode(self, support: Observations) -> Latent:
-        r"""The precisions of prior and sites add up, and the mean is that of the sites, weighted by them."""
+        r"""The precisions of prior and sites add up, and the mean is that of the sites, weighted by them (eq. 34)."""
         m, a = self.encoder(support.y).chunk(2, -1)
         precision = support.mask.unsqueeze(-1) / nn.functional.softplus(a).clamp(*S_BOUNDS)
         total = 1 + precision.sum(-2)

@@ -79,7 +79,7 @@ class GaussianComposedEncoder(Encoder):
     $$F = \mathrm{fit} - \beta_\psi\, KL[q(\psi) \,\|\, p(\psi)]
     - \beta\, E_{q(\psi)} KL[q(f \mid \psi) \,\|\, p(f \mid \psi)]$$
 
-    with $p(\psi) = N(\theta, \mathrm{diag}(s))$, so that the first KL is $\frac12 \sum_j \Delta_j^2 / s_j$ (eq. 25).
+    with $p(\psi) = N(\theta, \mathrm{diag}(s))$, so that the first KL is $\frac12 \sum_j \Delta_j^2 / s_j$ (eq. 6a).
 
     Args:
         composed: the encoder with the Dirac: inner steps, and the GP on top.
