@@ -7,6 +7,8 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import sklearn
 import torch
@@ -17,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from metavib.estimators import FewShotClassifier, FewShotRegressor
+from metavib.estimators import FewShotClassifier, FewShotRegressor, adapt
 from metavib.estimators.tasks import ClassTasks, Rows, Shots, hold_out
 from metavib.networks import MLP
 from metavib.objective import predictive, vib
@@ -68,9 +70,108 @@ def test_adapting_to_a_new_task_beats_its_mean_and_leaves_the_learner_alone(regr
     assert all(torch.equal(a, b) for a, b in zip(before.values(), regressor.model_.state_dict().values(), strict=True))
 
 
-def test_a_meta_trained_estimator_says_that_it_must_adapt(regressor):
-    with pytest.raises(NotFittedError, match=r"knows no task yet: adapt\(X, y\)"):
-        regressor.predict(np.zeros((1, 1)))
+def test_a_meta_trained_estimator_predicts_a_task_without_rows(regressor):
+    """K = 0 is the prior: what adapting to no rows gives, in both estimators; before fit there is nothing."""
+    x, y, ids = lines()
+    mean, sd = regressor.predict(x[:5], return_std=True)
+    again = regressor.adapt(x[:0], y[:0]).predict(x[:5], return_std=True)
+    np.testing.assert_array_equal(mean, again[0])
+    assert (sd > regressor.adapt(x[:9], y[:9]).predict(x[:5], return_std=True)[1]).all()
+    sorter = FewShotClassifier(**SMALL).fit(x, np.where(y > 1000, "high", "low"), tasks=ids)
+    p = sorter.predict_proba(x[:5])
+    assert sorter.classes_.tolist() == ["high", "low"]
+    np.testing.assert_array_equal(p, sorter.adapt(x[:0], [], classes=["low", "high"]).predict_proba(x[:5]))
+    for kind in (FewShotRegressor, FewShotClassifier):
+        with pytest.raises(NotFittedError):
+            kind().predict(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scoring"),
+    [(FewShotRegressor, "neg_mean_absolute_error"), (FewShotClassifier, "neg_log_loss"), (FewShotClassifier, "f1")],
+)
+def test_every_scorer_of_scikit_learn_scores_tasks_that_were_never_seen(kind, scoring):
+    x, y, ids = lines()
+    y = y if kind is FewShotRegressor else (y > np.median(y)).astype(int)
+    with sklearn.config_context(enable_metadata_routing=True):
+        e = kind(**SMALL).set_fit_request(tasks=True)
+        scores = cross_val_score(e, x, y, cv=GroupKFold(3), scoring=scoring, params={"tasks": ids, "groups": ids})
+    assert scores.shape == (3,) and np.isfinite(scores).all()
+
+
+def test_classes_without_rows_are_not_ruled_out():
+    x, y, ids = lines()
+    labels = np.where(y > np.median(y), "yes", "no")
+    e = FewShotClassifier(**SMALL).fit(x, labels, tasks=ids)
+    here = e.adapt(x[:3], ["yes"] * 3, classes=["no", "yes"])
+    p = here.predict_proba(x)
+    assert here.classes_.tolist() == ["no", "yes"] and (p[:, 0] > 0).all() and (p.sum(1) == pytest.approx(1))
+    with pytest.raises(ValueError, match="'maybe'"):
+        e.adapt(x[:3], ["maybe"] * 3, classes=["no", "yes"])
+
+
+FRAMES = {
+    "pandas": lambda f: f,
+    "polars": lambda f: pl.DataFrame(f.to_dict("list")),
+    "arrow": lambda f: pa.Table.from_pandas(f),
+}
+
+
+@pytest.mark.parametrize("form", FRAMES)
+def test_frames_of_texts_dates_and_truth_values_are_learned_from(form):
+    """Every kind of frame gives the same numbers; values that are new are average; errors name the column."""
+    x, y, ids = lines()
+    rng = np.random.default_rng(0)
+    sky, when = rng.choice(["sun", "rain", "fog"], len(y)), pd.Timestamp("2024-01-01") + pd.to_timedelta(ids, "D")
+    frame = pd.DataFrame({"heat": x[:, 0], "sky": sky, "open": rng.random(len(y)) > 0.5, "day": when})
+    y = y + 100 * (sky == "sun")
+    make = FRAMES[form]
+    e = FewShotRegressor(**SMALL, missing="mean").fit(make(frame), y, tasks=ids)
+    wanted = FewShotRegressor(**SMALL, missing="mean").fit(frame, y, tasks=ids).adapt(frame[:6], y[:6])
+    assert list(e.feature_names_in_) == list(frame) and e.n_features_in_ == 4
+    here = e.adapt(make(frame[:6]), y[:6])
+    np.testing.assert_allclose(here.predict(make(frame[:20])), wanted.predict(frame[:20]), rtol=1e-9)
+    assert np.isfinite(here.predict(make(frame[:2].assign(sky="hail")))).all()
+    with pytest.raises(ValueError, match="row 1, column 'heat': 'warm' is no finite number"):
+        here.predict(make(frame[:1].astype({"heat": object}).assign(heat="warm")))
+    pickled = pickle.loads(pickle.dumps(here))
+    np.testing.assert_array_equal(pickled.predict(frame[:3]), here.predict(frame[:3]))
+
+
+def test_two_columns_of_ids_are_one_task_for_each_combination():
+    x, y, ids = lines()
+    both = np.stack([ids // 4, ids % 4], 1)
+    one = FewShotRegressor(**SMALL).fit(x, y, tasks=[f"{a:02d},{b}" for a, b in both])
+    for tasks in (both, pd.DataFrame(both, columns=["a", "b"])):
+        e = FewShotRegressor(**SMALL).fit(x, y, tasks=tasks)
+        np.testing.assert_allclose(e.adapt(x[:4], y[:4]).predict(x), one.adapt(x[:4], y[:4]).predict(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x, y: (np.where(x > 0, "a", "b"), y), "an array of inputs holds numbers. Pass a data frame"),
+        (lambda x, y: (x, ["a"] * len(y)), "y must be numbers .* FewShotClassifier learns labels"),
+        (lambda x, y: (x, [None, *y[1:]]), "y is missing .* in 1 of 180 rows, the first of them row 1"),
+        (lambda x, y: (x, np.stack([y, y], 1)), r"got an array of shape \(180, 2\) instead: fit an estimator for each"),
+    ],
+)
+def test_inputs_and_outputs_that_do_not_fit_are_explained(make, message):
+    x, y, ids = lines()
+    with pytest.raises(ValueError, match=message):
+        FewShotRegressor(**SMALL).fit(*make(x, y), tasks=ids)
+
+
+def test_a_pipeline_adapts_and_stays_as_it_is():
+    x, y, ids = lines()
+    pipe = make_pipeline(StandardScaler(), FewShotRegressor(**SMALL)).fit(x, y, fewshotregressor__tasks=ids)
+    before = pipe.predict(x)
+    here = adapt(pipe, x[:6], y[:6])
+    scaled = pipe[:-1].transform(x)
+    np.testing.assert_array_equal(here.predict(x), pipe[-1].adapt(scaled[:6], y[:6]).predict(scaled))
+    np.testing.assert_array_equal(pipe.predict(x), before)
+    with pytest.raises(TypeError, match="last step of a pipeline that adapts is a few-shot estimator; got Standard"):
+        adapt(make_pipeline(StandardScaler()), x, y)
 
 
 def test_partial_fit_row_by_row_is_adapting_to_all_rows(regressor):

@@ -7,5 +7,6 @@ except ImportError as error:
         "the estimators of metavib follow scikit-learn's conventions and need it: pip install metavib[sklearn]."
     ) from error
 
+from metavib.estimators.base import adapt as adapt
 from metavib.estimators.classifier import FewShotClassifier as FewShotClassifier
 from metavib.estimators.regressor import FewShotRegressor as FewShotRegressor

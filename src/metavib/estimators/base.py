@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 from torch import Tensor
@@ -42,7 +42,8 @@ class FewShotEstimator(BaseEstimator):
         history_: steps taken, the step whose weights were kept, and the scores on held-out tasks; None without a
             network.
         learner_: adapts the model to tasks.
-        predictor_: the task this estimator is adapted to; after `fit(X, y, tasks=...)` absent, or a task without rows.
+        predictor_: the task this estimator is adapted to; after `fit(X, y, tasks=...)` absent, or a task without
+            rows, which is what predictions are then of.
         schema_: what the columns of a data frame become as numbers; None for an array.
         n_features_in_, feature_names_in_: of the inputs.
     """
@@ -77,14 +78,14 @@ class FewShotEstimator(BaseEstimator):
         adapted.predictor_ = predictor
         return adapted
 
+    @abstractmethod
+    def _without_rows(self) -> Predictor:
+        """A task of which nothing is known: its predictions are the prior's."""
+
     def _adapted_predictor(self) -> Predictor:
+        """The task this estimator is adapted to; before that, one without rows."""
         check_is_fitted(self, "model_")
-        if not hasattr(self, "predictor_"):
-            raise NotFittedError(
-                f"this {type(self).__name__} is meta-trained and knows no task yet: adapt(X, y) to a few rows of one "
-                "returns an estimator that predicts."
-            )
-        return self.predictor_
+        return self.predictor_ if hasattr(self, "predictor_") else self._without_rows()
 
     # Checks
 
@@ -95,11 +96,11 @@ class FewShotEstimator(BaseEstimator):
         """
         alone = isinstance(y, str) and y == NOTHING
         if not alone and y is not None:
-            _check_present(y)
+            _check_outputs(y)
         options: dict[str, Any] = {"dtype": (np.float64, np.float32, np.uint8), "allow_nd": True}
         options |= {"ensure_all_finite": False}
-        if reset:
-            options["ensure_min_samples"] = 2
+        if reset or not alone:
+            options["ensure_min_samples"] = 2 if reset else 0  # to no rows at all an estimator can adapt
         frame = is_frame(X)
         if reset:
             self.schema_ = None
@@ -215,9 +216,41 @@ def task_names(tasks: Any, rows: int) -> np.ndarray:
     return np.array(found, dtype=str)
 
 
-def _check_present(y: Any) -> None:
-    """Refuses missing outputs by their rows; what y is otherwise is scikit-learn's to check."""
+def adapt(pipeline: Pipeline, X: Any, y: Any, **options: Any) -> Pipeline:
+    """A pipeline whose last step is adapted to the task of some rows; the one given stays as it is.
+
+    Args:
+        pipeline: fitted, with a few-shot estimator as its last step.
+        X: rows, as the pipeline takes them.
+        y: their outputs.
+        options: others of that estimator's `adapt`: tasks, or classes.
+
+    Example:
+        >>> import numpy as np
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> from metavib.estimators import FewShotRegressor, adapt
+        >>> shop, day = np.repeat(np.arange(20), 8), np.tile(np.arange(8.0), 20)
+        >>> sold = 30 * np.random.default_rng(0).normal(size=20)[shop] + 5 * day
+        >>> shops = make_pipeline(StandardScaler(), FewShotRegressor(random_state=0))
+        >>> _ = shops.fit(day[:, None], sold, fewshotregressor__tasks=shop)
+        >>> adapt(shops, [[0.0]], [100.0]).predict([[7.0]]).round()
+        array([135.])
+    """
+    *steps, (name, last) = pipeline.steps
+    if not hasattr(last, "adapt"):
+        raise TypeError(f"the last step of a pipeline that adapts is a few-shot estimator; got {type(last).__name__}.")
+    rows = pipeline[:-1].transform(X) if steps else X
+    return Pipeline([*steps, (name, last.adapt(rows, y, **options))])
+
+
+def _check_outputs(y: Any) -> None:
+    """Refuses missing outputs by their rows, and several columns; what y is otherwise is scikit-learn's to check."""
     cells = np.asarray(y)
+    if cells.ndim == 2 and cells.shape[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {cells.shape} instead: fit an estimator for each output."
+        )
     if cells.ndim == 1 and cells.dtype.kind in "fO":
         gaps = [i for i, cell in enumerate(cells.tolist()) if is_missing(cell)]
         if gaps:

@@ -133,11 +133,18 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             del self.predictor_  # of an earlier fit
         return self
 
-    def adapt(self, X: Any, y: Any) -> Self:
-        """A new estimator for the task of some rows, whose classes need not be those of fit; this one stays."""
+    def adapt(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """A new estimator for the task of some rows, whose classes need not be those of fit; this one stays.
+
+        Args:
+            X: rows, or none at all.
+            y: their labels.
+            classes: labels of all classes of the task, those without rows too, so that rows of one class do not mean
+                certainty; those that occur where None.
+        """
         check_is_fitted(self, "model_")
         X, y = self._check_both(X, y, reset=False)
-        adapted = self._adapted(self._adapt(X, y))
+        adapted = self._adapted(self._adapt(X, y, None if classes is None else np.unique(classes)))
         adapted._become(adapted.predictor_)
         return adapted
 
@@ -220,8 +227,14 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._check(X, y, reset=reset)
-        check_classification_targets(y)
+        if len(y):
+            check_classification_targets(y)
         return X, np.asarray(y)
+
+    def _without_rows(self) -> Predictor:
+        """All classes of fit, as the prior has them."""
+        x = self._inputs(np.zeros((0, *self._event)))
+        return self.learner_.adapt((x, np.zeros(0)), classes=self.classes_.tolist())
 
     def _likelihood(self, ways: int) -> Likelihood:
         return Bernoulli() if self.likelihood == "bernoulli" else Softmax(ways, samples=SAMPLES)

@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
-from metavib.adapt.learner import Learner
+from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.estimators.base import SEEDS, FewShotEstimator, left_out, task_names
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
@@ -268,7 +268,13 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._check(X, y, reset=reset)
-        return X, np.asarray(y, dtype=np.float64)
+        try:
+            return X, np.asarray(y, dtype=np.float64)
+        except ValueError as error:
+            raise ValueError(f"y must be numbers ({error}); FewShotClassifier learns labels.") from error
+
+    def _without_rows(self) -> Predictor:
+        return self.learner_.adapt(self._examples(np.zeros((0, *self._event)), np.zeros(0)))
 
     def _outputs(self, y: np.ndarray) -> Tensor:
         return self.scaling_.y.standardise(torch.tensor(y))
