@@ -162,6 +162,13 @@ def test_inputs_and_outputs_that_do_not_fit_are_explained(make, message):
         FewShotRegressor(**SMALL).fit(*make(x, y), tasks=ids)
 
 
+def test_an_output_far_from_all_others_is_warned_of(regressor):
+    x, y, _ = lines(1, 6, seed=7)
+    y[3] += 5000
+    with pytest.warns(UserWarning, match="standard deviations of the training outputs from their mean in row 4"):
+        regressor.adapt(x, y)
+
+
 def test_a_pipeline_adapts_and_stays_as_it_is():
     x, y, ids = lines()
     pipe = make_pipeline(StandardScaler(), FewShotRegressor(**SMALL)).fit(x, y, fewshotregressor__tasks=ids)

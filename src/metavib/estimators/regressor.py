@@ -1,5 +1,6 @@
 """Few-shot regression with scikit-learn's conventions."""
 
+import warnings
 from copy import copy
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from metavib.tasks.task import Examples, Task, examples
 
 LIKELIHOODS = {"gaussian": lambda: Gaussian(0.3), "student-t": lambda: StudentT(0.3), "poisson": Poisson}
 QUERIES = 50  # query points of a training task, at most
+FAR = 10  # standard deviations of the training outputs from their mean
 
 
 class FewShotRegressor(RegressorMixin, FewShotEstimator):
@@ -186,6 +188,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """
         check_is_fitted(self, "model_")
         X, y = self._check_both(X, y, reset=False)
+        self._warn_of_outliers(y)
         if tasks is None:
             return self._adapted(self.learner_.adapt(self._examples(X, y)))
         many = self.learner_.adapt_many(self._examples(X, y), task_names(tasks, len(y)))
@@ -201,6 +204,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         if not hasattr(self, "model_"):
             return self.fit(X, y)
         X, y = self._check_both(X, y, reset=False)
+        self._warn_of_outliers(y)
         points = self._examples(X, y)
         known = getattr(self, "predictor_", None)
         self.predictor_ = self.learner_.adapt(points) if known is None else known.update(points)
@@ -272,6 +276,21 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             return X, np.asarray(y, dtype=np.float64)
         except ValueError as error:
             raise ValueError(f"y must be numbers ({error}); FewShotClassifier learns labels.") from error
+
+    def _warn_of_outliers(self, y: np.ndarray) -> None:
+        """Says which outputs lie far from all that training has seen: one of them moves a prediction from few rows."""
+        if self.scaling_.y.trivial:
+            return
+        far = np.abs(self._outputs(y).numpy())
+        rows = np.flatnonzero(far > FAR)
+        if len(rows):
+            warnings.warn(
+                f"y lies {far[rows[0]]:.0f} standard deviations of the training outputs from their mean in row "
+                f"{rows[0] + 1} ({len(rows)} of {len(y)} rows are more than {FAR} away): is it right? It moves all "
+                "predictions of its task.",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _without_rows(self) -> Predictor:
         return self.learner_.adapt(self._examples(np.zeros((0, *self._event)), np.zeros(0)))
