@@ -13,6 +13,7 @@ import torch
 from docs.tools import formulas, pages, reference, sessions
 from docs.tools.docstrings import cited, everything, linked
 from metavib import Learner, encoders, kernels, likelihoods, methods, networks
+from metavib.adapt import pretrained
 
 ROOT = Path(__file__).parents[1]
 THEORY = (ROOT / "THEORY.md").read_text(encoding="utf-8")
@@ -124,6 +125,15 @@ def test_every_command_and_option_is_on_its_page() -> None:
     found = reference.commands_page()
     assert "## metavib adapt" in found and "| `--resume RUN` | Go on with the run in this folder" in found
     assert not re.search(r"\| *\|$", found, re.MULTILINE), "an option without a help text"
+
+
+def test_every_bundled_model_has_its_card() -> None:
+    found = reference.models_page()
+    assert pretrained.names()
+    for name in pretrained.names():
+        assert f"## {name}" in found
+    for part in ("**Trained on**", "licence", "**Tested on**", "ECE", "**Limits**"):
+        assert part in found
 
 
 def test_a_page_shows_what_its_blocks_print_and_draw(tmp_path) -> None:

@@ -54,6 +54,13 @@ def test_pictures_from_folders(tmp_path) -> None:
     assert "11 classes" in said
 
 
+def test_characters_with_the_bundled_model(tmp_path) -> None:
+    said = run("characters", tmp_path, {})
+    assert int(re.search(r"(\d+)% of 48 right", said)[1]) > 85  # twelve letters, one picture of each
+    before, after = (int(n) for n in re.findall(r"(\d+) of 12 bold", said))
+    assert after >= before
+
+
 def test_serving(tmp_path) -> None:
     said = run("serving", tmp_path, {"--steps 400": "--steps 60"})
     before, after = (float(n) for n in re.search(r"intervals: ([\d.]+), then ([\d.]+)", said).groups())

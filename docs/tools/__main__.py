@@ -37,6 +37,7 @@ def assemble(*, run: bool) -> None:
         file = "metavib" if name == reference.ROOT else f"metavib.{name}"
         (folder / f"{file}.md").write_text(reference.room_page(name, modules), encoding="utf-8")
     (folder / "commands.md").write_text(reference.commands_page(), encoding="utf-8")
+    (folder / "models.md").write_text(reference.models_page(), encoding="utf-8")
     formulas.font(PAGES / "assets" / "STIXTwoMath.woff")
 
 

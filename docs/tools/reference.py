@@ -92,6 +92,24 @@ def commands_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def models_page() -> str:
+    """The cards of the models that come with the package."""
+    from metavib.adapt import pretrained
+
+    lines = [
+        "# Models that come with the package",
+        "",
+        "They need no training. Wherever a command takes a run folder, the name of a model will do",
+        "(`metavib adapt characters`), and in Python `metavib.Learner.from_pretrained`. The cards are those that",
+        "`metavib models` prints.",
+    ]
+    for name in pretrained.names():
+        lines += ["", f"## {name}", ""]
+        for title, text in pretrained.about(name).items():
+            lines += [f"**{title[:1].upper()}{title[1:]}**", f":   {text}", ""]
+    return "\n".join(lines) + "\n"
+
+
 def _first(text: str | None) -> str:
     return " ".join((text or "").split("\n\n")[0].split())
 
