@@ -62,6 +62,7 @@ def test_every_equation_is_cited_by_the_code_and_every_citation_is_an_equation(p
 
 def test_ranges_of_equations_are_counted_out() -> None:
     assert cited("see eqs. 22g to 22i, eq. 4 and (eq. 20a)") == ["22g", "22h", "22i", "4", "20a"]
+    assert cited("eqs. 5a and 5b; eq. 2") == ["5a", "5b", "2"]
 
 
 def test_citations_and_names_become_links(package) -> None:
@@ -89,6 +90,7 @@ def test_links_move_with_their_pages() -> None:
     assert pages.moved("[a](../src/metavib/data/ink.py) [b](../src/metavib/kernels.py)", "docs/x.md") == (
         "[a](reference/metavib.data.md#metavib.data.ink) [b](reference/metavib.md#metavib.kernels)"
     )
+    assert pages.moved("`b` ([`a`](../THEORY.md); `c`)", "docs/x.md") == "`b` ([`a`](theory.md); `c`)"
     assert pages.moved("`[a](../b.md)`", "docs/speed.md") == "`[a](../b.md)`"
 
 

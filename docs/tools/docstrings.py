@@ -13,7 +13,7 @@ from typing import Any
 
 import griffe
 
-CITATION = re.compile(r"\beqs?\.\s+(\d+[a-i]?)(?:\s+to\s+(\d+[a-i]?))?")
+CITATION = re.compile(r"\beqs?\.\s+(\d+[a-i]?)(?:\s+(to|and)\s+(\d+[a-i]?))?")
 NAME = re.compile(r"(?<![\[`])`(metavib(?:\.\w+)+)`(?![\]`])")
 ARGUMENTS = re.compile(r"^Args:$", re.MULTILINE)
 EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
@@ -61,8 +61,8 @@ def everything(obj: Any) -> Any:
 def cited(text: str) -> list[str]:
     """The equations that a text cites, ranges included: "eqs. 22g to 22i" are three."""
     found: list[str] = []
-    for first, last in CITATION.findall(text):
-        found += _range(first, last or first)
+    for first, word, last in CITATION.findall(text):
+        found += _range(first, last) if word == "to" else [first, *filter(None, [last])]
     return found
 
 

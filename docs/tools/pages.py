@@ -16,7 +16,7 @@ FOLDERS = ("docs", "benchmarks/results", "reproduction")
 KINDS = {".md", ".png", ".svg", ".css"}
 
 MODULE = re.compile(r"src/metavib/([\w/]+)\.py")  # shown in the reference
-LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+LINK = re.compile(r"`[^`\n]+`|(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"(```.*?^\s*```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 EQUATION = re.compile(r"^```math\n.*?\\tag\{(\w+)\}.*?^```\n", re.DOTALL | re.MULTILINE)
@@ -35,9 +35,9 @@ def place(path: str) -> str:
 def moved(text: str, path: str) -> str:
     """A page with the links to other files of the repository as they hold on the site."""
 
-    def link(m: re.Match[str]) -> str:
+    def link(m: re.Match[str]) -> str:  # code in backticks is matched too, and stays
         before, target, fragment, after = m[1], m[2], m[3] or "", m[4]
-        if "://" in target or target.startswith(("mailto:", "/")):
+        if not before or "://" in target or target.startswith(("mailto:", "/")):
             return m[0]
         repository = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
         if module := MODULE.fullmatch(repository):
@@ -45,7 +45,7 @@ def moved(text: str, path: str) -> str:
         here = posixpath.dirname(place(path))
         return f"{before}{posixpath.relpath(place(repository), here or '.')}{fragment}{after}"
 
-    return outside_code(text, lambda part: LINK.sub(link, part))
+    return outside_fences(text, lambda part: LINK.sub(link, part))
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:

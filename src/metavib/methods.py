@@ -101,7 +101,7 @@ def stochastic_gp_maml(
     mean: bool = False,
     samples: int = 1,
 ) -> Model:
-    r"""GP+MAML with a Gaussian over the features' weights, whose KL has a weight of its own.
+    r"""GP+MAML with a Gaussian over the features' weights, whose KL has a weight of its own (eq. 6a).
 
     Args:
         backbone: the network up to its last hidden layer.
