@@ -9,13 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from metavib.show import plots
-from metavib.show.plots import COLOURS, INK, MEAN, STYLE
+from metavib.show.plots import BAND, COLOURS, INK, MEAN, STYLE
 from metavib.training import checkpoint
 from metavib.training.run_folder import LAST
-from reproduction import curves
+from reproduction import curves, published
 from reproduction.compare import Cell
 from reproduction.store import Records
-from reproduction.tables import EXPERIMENTS, by_experiment, by_line, shots, table_2, title
+from reproduction.tables import EXPERIMENTS, MAIN_TABLE, by_experiment, by_line, shots, table_2, title
 
 
 def beta(records: Records) -> Figure:
@@ -113,6 +113,36 @@ def comparison(records: Records) -> Figure:
     return figure
 
 
+def first_of_the_paper(records: Records) -> Figure:
+    """GP-VIB here, with both recipes, beside the best of the paper's eleven methods in each column of table 2."""
+    cells = {cell.key: cell for grid in table_2(records) for cell in grid.cells}
+    columns = list(published.TABLE_2_COLUMNS)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.5, 3.8))
+        ax = figure.subplots()
+        for y, (name, k) in enumerate(columns):
+            theirs = {row: published.TABLE_2[row, name, k] for row in MAIN_TABLE}
+            best, top = max(theirs.items(), key=lambda item: item[1].mean)
+            marks = (
+                (top, "#999999", "D", "the best of the paper's table"),
+                (cells[f"{name}/gp-vib-cosine-{k}"].ours, BAND, "s", "GP-VIB cosine here, the paper's recipe"),
+                (cells[f"{name}/gp-vib-cosine-improved-{k}"].ours, MEAN, "o", "GP-VIB cosine here, our recipe"),
+            )
+            for found, colour, mark, label in marks:
+                if found is not None:
+                    style: Any = {"fmt": mark, "ms": 5, "lw": 1.2, "color": colour, "label": label}
+                    ax.errorbar(found.mean, y, xerr=found.interval or 0.0, **style)
+            ax.annotate(title(best), (top.mean, y - 0.28), fontsize=6.5, color="#777777", ha="center")
+        labels = [f"{EXPERIMENTS[name]}, {k}-shot" for name, k in columns]
+        ax.set_yticks(range(len(columns)), labels, fontsize=8)
+        ax.set_ylim(len(columns) - 0.5, -0.6)
+        ax.grid(axis="y", lw=0.3, alpha=0.6)
+        ax.set_xlabel("5-way accuracy %; bars are 95% intervals")
+        known = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+        figure.legend(known.values(), known, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
 def on_features(records: Records) -> Figure:
     """Accuracy, NLL and ECE of every method: a row of panels for each file of features, a mark for each shots."""
     groups = by_experiment(records)
@@ -137,7 +167,9 @@ def on_features(records: Records) -> Figure:
                 ax.set_yticks(range(len(lines)), [title(*line) for line in lines], fontsize=8)
                 ax.set_ylim(len(lines) - 0.5, -0.5)
                 if score == "ece":
-                    ax.set_xlim(left=0)
+                    ax.set_xscale("log")
+                    ax.set_xticks([0.5, 1, 2, 5, 10, 20, 50], ["0.5", "1", "2", "5", "10", "20", "50"], minor=False)
+                    ax.set_xticks([], minor=True)
                     ax.axvline(2, color=INK, lw=0.8, ls="--")
             row[0].set_title(EXPERIMENTS.get(name, name), loc="left", fontsize=9)
         marks = {text: mark for ax in figure.axes for mark, text in zip(*ax.get_legend_handles_labels(), strict=True)}

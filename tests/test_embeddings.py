@@ -95,6 +95,8 @@ def test_of_two_files_all_classes_of_the_first_train_and_the_second_validates_an
     found = read_several([tmp_path / "first.npz", tmp_path / "second.npz"])
     assert found.train.names == (*first.train.names, *first.validation.names, *first.test.names)
     assert found.validation.names == second.validation.names and found.test.names == second.test.names
+    surprise = read_several([tmp_path / "first.npz", tmp_path / "second.npz"], unseen=True)
+    assert [part.names for part in surprise] == [first.train.names, first.validation.names, second.test.names]
     for part in first:  # each picture is still of its class
         for label, name in enumerate(part.names):
             mine = found.train.images[found.train.labels == found.train.names.index(name)]

@@ -180,6 +180,11 @@ def test_resolving_twice_changes_nothing_and_other_files_are_refused(tmp_path, f
         embeddings.resolve(recipes.recipe("embeddings", "gp-vib"))
 
 
+def test_a_surprise_needs_a_second_file(file):
+    with pytest.raises(ValueError, match=r"for two files, the second of which is a surprise; got 1\."):
+        config(file, **{"tasks.unseen": True})
+
+
 @pytest.mark.parametrize("method", recipes.NO_VECTORS)
 def test_methods_of_pictures_are_refused(method):
     with pytest.raises(ValueError, match="learns from pictures"):

@@ -171,3 +171,10 @@ def test_the_longer_versions_gp_maml_takes_five_inner_steps_on_f():
     assert (config.train.lr, config.train.beta) == (0.001, 1e-4)
     with pytest.raises(ValueError, match="the longer version has maml linear"):
         recipes.longer("proto-net")
+
+
+@pytest.mark.parametrize("name", ["cub", "mini-imagenet", "mini-imagenet-cub", "images"])
+def test_sites_start_large_on_photographs_where_from_small_ones_a_training_can_stay_at_chance(name):
+    for method, kernel, shots in itertools.product(("gp-vib", "gp-maml"), ("linear", "cosine"), (1, 5)):
+        config = recipes.recipe(name, method, shots=shots, kernel=kernel)
+        assert (config.model.site_m, config.model.site_s) == (5.0, 0.13)

@@ -102,8 +102,12 @@ def _labelled(path: Path, features: np.ndarray, labels: np.ndarray, names: np.nd
     return Labelled(values, torch.from_numpy(labels.astype(np.int64)), tuple(names.tolist()))
 
 
-def read_several(paths: Sequence[Path | str]) -> Splits:
+def read_several(paths: Sequence[Path | str], *, unseen: bool = False) -> Splits:
     """The features of one file; or of two, all classes of the first to train on, and the second's to select and test.
+
+    Args:
+        paths: the files.
+        unseen: of two files, train and select on the classes that the first has for that, and only test on the second.
 
     Example:
         >>> import numpy as np, tempfile
@@ -125,6 +129,8 @@ def read_several(paths: Sequence[Path | str]) -> Splits:
         raise ValueError(
             f"{paths[0]} has {widths[0]} features and {paths[1]} has {widths[1]}: make them with one network."
         )
+    if unseen:
+        return check_disjoint(Splits(first.train, first.validation, last.test))
     starts = np.cumsum([0, *(part.classes for part in first)]).tolist()
     train = Labelled(
         torch.cat([part.images for part in first]),

@@ -155,6 +155,8 @@ class TasksConfig:
         digests: SHA-256 of these files, filled in from them, so that no run goes on with others.
         learn_from: the classes whose tasks the model learns from: train, or validation. The second is for models with a
             handful of parameters on features of a network that knows the training classes by heart.
+        unseen: of two files, choose on the validation classes of the first, so that nothing is known of the second
+            before the test.
         table: the table that the tasks of `table` come from.
 
     Example:
@@ -190,6 +192,7 @@ class TasksConfig:
     features: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
     learn_from: str = "train"
+    unseen: bool = False
     table: TableConfig = field(default_factory=TableConfig)
 
 

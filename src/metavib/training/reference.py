@@ -87,7 +87,7 @@ PLACES = (
     Place(
         "the experiment embeddings",
         lambda c: c.tasks.name == EMBEDDINGS,
-        ("tasks.features", "tasks.digests", "tasks.learn_from"),
+        ("tasks.features", "tasks.digests", "tasks.learn_from", "tasks.unseen"),
     ),
     Place("the experiments table and embeddings", lambda c: c.tasks.name in (TABLE, EMBEDDINGS), ("tasks.inputs",)),
     Place("the experiment omniglot-emnist", lambda c: c.tasks.name == "omniglot-emnist", ("tasks.rotations",)),

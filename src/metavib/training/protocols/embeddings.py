@@ -23,12 +23,16 @@ def resolve(config: Config) -> Config:
     tasks = config.tasks
     if not tasks.features:
         raise ValueError("the experiment embeddings needs a file: pass --features FILE (see `metavib embed --help`).")
+    if tasks.unseen and len(tasks.features) != 2:
+        raise ValueError(
+            f"tasks.unseen is for two files, the second of which is a surprise; got {len(tasks.features)}."
+        )
     names = tuple(str(Path(name).absolute()) if Path(name).exists() else name for name in tasks.features)
     tasks = replace(tasks, features=names)
     found = tuple(digest(path) for path in files(tasks))
     if tasks.digests and tasks.digests != found:
         raise _changed(tasks, found)
-    width = read_several(files(tasks)).train.images.shape[-1]
+    width = read_several(files(tasks), unseen=tasks.unseen).train.images.shape[-1]
     return replace(config, tasks=replace(tasks, digests=found, inputs=width))
 
 
@@ -41,7 +45,7 @@ def load(tasks: TasksConfig) -> Splits:
     found = tuple(digest(path) for path in files(tasks))
     if found != tasks.digests:
         raise _changed(tasks, found)
-    return read_several(files(tasks))
+    return read_several(files(tasks), unseen=tasks.unseen)
 
 
 def files(tasks: TasksConfig) -> list[Path]:
