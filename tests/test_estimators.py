@@ -14,6 +14,7 @@ import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError, SkipTestWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -546,3 +547,30 @@ def test_a_hierarchy_needs_tasks_and_rows():
         FewShotRegressor(backbone="hierarchical", likelihood="poisson").fit(
             x, np.arange(len(y)), tasks=np.arange(len(y)) // 9
         )
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_on_embeddings_defaults_are_as_right_as_baselines_and_more_honest(shots):
+    """Classes around directions of their own, as a network's features have them; new classes from a few examples."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(40, 120)) * np.linspace(2.0, 0.2, 120)
+    X = np.repeat(centres, 15, 0) + 1.5 * rng.normal(size=(600, 120))
+    X, y = np.maximum(X * rng.uniform(0.5, 2, (600, 1)), 0), np.repeat(np.arange(40), 15)
+    known = y < 28
+    learner = FewShotClassifier(n_steps=150, random_state=0).fit(X[known], y[known])
+    assert type(learner.model_.prior.kernel).__name__ == "Cosine"
+    right, nll = np.zeros(3), np.zeros(3)
+    for _ in range(40):
+        classes = rng.permutation(np.arange(28, 40))[:5]
+        rows = np.stack([rng.permutation(np.flatnonzero(y == c))[: shots + 8] for c in classes])
+        few, others = rows[:, :shots].ravel(), rows[:, shots:].ravel()
+        truth = np.searchsorted(np.sort(classes), y[others])
+        means = np.stack([X[few][y[few] == c].mean(0) for c in np.sort(classes)])
+        nearest = np.square(X[others][:, None] - means).sum(-1).argmin(1)
+        ours = learner.adapt(X[few], y[few]).predict_proba(X[others])
+        theirs = LogisticRegression(max_iter=1000).fit(X[few], y[few]).predict_proba(X[others])
+        for i, p in enumerate((ours, theirs)):
+            right[i] += np.mean(p.argmax(1) == truth)
+            nll[i] -= np.log(p[np.arange(len(truth)), truth]).mean()
+        right[2] += np.mean(nearest == truth)
+    assert right[0] >= right[1:].max() - 0.4 and nll[0] < nll[1]  # within a hundredth of 40 tasks

@@ -148,7 +148,8 @@ class FewShotEstimator(BaseEstimator):
                 f"{self.n_steps}, {self.tasks_per_step}, {self.validation_fraction} and {self.patience}."
             )
         self._range((1, 1))  # refused before any work, whether it is needed or not, as is the kernel
-        build.kernel(ModelConfig(kernel=self.kernel), 1)
+        if self.kernel != "auto":
+            build.kernel(ModelConfig(kernel=self.kernel), 1)
         x_scaling = scalings.columns(X, names=self._names(), missing=self.missing)
         self.scaling_, self._event = Scaling(x_scaling, y_scaling), X.shape[1:]
         return self._inputs(X).float(), check_random_state(self.random_state)

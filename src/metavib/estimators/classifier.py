@@ -44,10 +44,11 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     Args:
         likelihood: softmax; bernoulli for two classes with one latent function.
-        backbone: auto (an MLP for rows, Conv4 for images), mlp, identity (given embeddings, or a linear model), conv4,
-            or a `metavib.networks.Backbone`.
+        backbone: auto (an MLP for rows, none for embeddings, which are rows of a hundred numbers or more, Conv4 for
+            images), mlp, identity (no network), conv4, or a `metavib.networks.Backbone`.
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
+            auto: cosine on embeddings that are left as they are, linear elsewhere.
         ways: N, the most classes of a training task.
         shots: support points of a class in a training task, a number or a range; None: from 1 to half of the rows of
             the median class, 10 at most.
@@ -73,7 +74,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         likelihood: str = "softmax",
         backbone: Any = "auto",
         hidden: tuple[int, ...] = (64, 64),
-        kernel: str = "linear",
+        kernel: str = "auto",
         ways: int = 5,
         shots: int | tuple[int, int] | None = None,
         n_steps: int = 1000,
