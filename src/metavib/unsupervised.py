@@ -7,8 +7,7 @@ q(Z \mid D_t) \propto p(Z) \prod_{j \in D_t} N(m_j \mid Z, \mathrm{diag}(s_j)), 
 
 The encoder is that of GP-VIB with the vector Z in the place of a function: every support point is one Gaussian site, so
 that the order of the points does not matter, new ones are added to what is known, and without any of them q is the
-prior (eq. 34; with a linear g eq. 35 is the best there is). The bound is eq. 2, nothing being conditioned on
-(THEORY.md, section 13).
+prior (eq. 34). The bound is eq. 2, nothing being conditioned on (THEORY.md, section 13).
 """
 
 from math import log, pi
