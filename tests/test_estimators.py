@@ -133,6 +133,7 @@ def test_frames_of_texts_dates_and_truth_values_are_learned_from(form):
     here = e.adapt(make(frame[:6]), y[:6])
     np.testing.assert_allclose(here.predict(make(frame[:20])), wanted.predict(frame[:20]), rtol=1e-9)
     assert np.isfinite(here.predict(make(frame[:2].assign(sky="hail")))).all()
+    assert np.isfinite(e.adapt(make(frame[:0]), y[:0]).predict(make(frame[:2]))).all()
     with pytest.raises(ValueError, match="row 1, column 'heat': 'warm' is no finite number"):
         here.predict(make(frame[:1].astype({"heat": object}).assign(heat="warm")))
     pickled = pickle.loads(pickle.dumps(here))

@@ -27,7 +27,6 @@ MISSING = frozenset(("", "na", "nan", "null", "none", "<na>", "nat"))
 INDEX = ("", "Unnamed: 0", "__index_level_0__")  # names of the row numbers that pandas and R write beside a table
 BYTES = 2**31  # the largest file that is read
 CELL = 10_000  # characters of the longest cell
-FORMS = (".csv", ".parquet")
 
 
 @final
@@ -81,7 +80,7 @@ class Table:
         return Table({name: self[name] for name in names}, self.source, self.lines, self.categories)
 
     def select(self, which: np.ndarray) -> "Table":
-        """Some of the rows, by a mask."""
+        """Some of the rows, by a mask or by their places."""
         lines = None if self.lines is None else np.asarray(self.lines)[which].tolist()
         columns = {name: cells[which] for name, cells in self.columns.items()}
         return Table(columns, self.source, lines, self.categories)

@@ -117,7 +117,7 @@ class FewShotEstimator(BaseEstimator):
             names = self.schema_.features
             rows = self.schema_.encode(Table({name: cells_of(cells[:, i], name) for i, name in enumerate(names)}))
         else:
-            with _explaining(X):
+            with _explaining():
                 return validate_data(self, X, y, reset=reset, **options)
         return check_array(rows, **options) if alone else check_X_y(rows, y, estimator=self, **options)
 
@@ -262,8 +262,8 @@ def _check_outputs(y: Any) -> None:
 
 
 @contextmanager
-def _explaining(X: Any) -> Iterator[None]:
-    """Says which cell of an array is no number."""
+def _explaining() -> Iterator[None]:
+    """Says what to do about texts in an array."""
     try:
         yield
     except ValueError as error:
