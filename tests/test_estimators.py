@@ -575,3 +575,18 @@ def test_on_embeddings_defaults_are_as_right_as_baselines_and_more_honest(shots)
             nll[i] -= np.log(p[np.arange(len(truth)), truth]).mean()
         right[2] += np.mean(nearest == truth)
     assert right[0] >= right[1:].max() - 0.4 and nll[0] < nll[1]  # within a hundredth of 40 tasks
+
+
+def test_any_scorer_of_scikit_learn_scores_tasks_without_rows():
+    """Predictions before any row are those of the shared function, here a steep line."""
+    x, y, ids = lines()
+    cv, params = GroupKFold(2), {"tasks": ids}
+    options = {"groups": ids, "params": params, "scoring": "neg_root_mean_squared_error"}
+    found = cross_val_score(FewShotRegressor(random_state=0), x, y + 2000 * x[:, 0], cv=cv, **options)
+    assert (found > -300).all()  # levels and slopes differ by 50 and 50 |x|; y by 3500
+
+
+def test_the_report_is_printed_where_asked_for(capsys):
+    x, y, ids = lines(6, 4)
+    e = FewShotRegressor(random_state=0, verbose=True).fit(x, y, tasks=ids)
+    assert capsys.readouterr().out == f"{e.report_}\n" and "one function for all" in str(e.report_)

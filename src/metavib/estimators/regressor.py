@@ -67,7 +67,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         patience: validations, of 40, without a better score before training stops.
         missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
         random_state: seed or RandomState; decides everything.
-        verbose: draw a progress bar.
+        verbose: draw a progress bar while a network trains; print `report_` of a hierarchical prior.
 
     Attributes:
         report_: of a hierarchical prior, errors on tasks held out at each number of known rows, in the units of y,
@@ -176,6 +176,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         self.report_, self.history_, self.n_iter_ = found.scaled(float(self.scaling_.y.scale)), None, 1
         self.learner_ = Learner(self.model_)
         self.predictor_ = self.learner_.adapt(examples(rows.x[:0], rows.y[:0]))
+        if self.verbose:
+            print(self.report_)
         return self
 
     def adapt(self, X: Any, y: Any, tasks: Any = None) -> Self:

@@ -35,6 +35,7 @@ REFINE_ROWS, REFINE_EACH = 15_000, 60  # those that set the covariance
 SHARED_ROWS, SHARED_EACH = 100_000, 500  # those that set the shared function
 OWN = 30  # q, directions of a group's own function
 STRENGTHS = (inf, 2.0, 0.5, 0.12, 0.03)  # c
+ENOUGH = 16  # groups at least before their covariance is asked for: either half of fewer says nothing of it
 STEPS = 8  # of expectation and maximisation
 FOLDS = 4
 MANY = 100  # with more groups than this one fold says enough
@@ -243,7 +244,7 @@ def refine(
         return found
 
     if strength is None:
-        strength = inf if len(some) < 8 else _strength(spread, residuals(posterior(spread, parts).w))
+        strength = inf if len(some) < ENOUGH else _strength(spread, residuals(posterior(spread, parts).w))
     if strength < inf:
         for _ in range(2):
             spread = steps(spread, residuals(posterior(spread, parts).w), strength)
