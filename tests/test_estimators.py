@@ -534,6 +534,7 @@ def test_many_tasks_in_one_call_are_what_each_is_alone(hierarchy):
         np.testing.assert_allclose(sd[asked], its_sd, rtol=1e-6)
         np.testing.assert_allclose(interval[asked], alone.predict_interval(x[1::2][asked], 0.8), rtol=1e-8)
     np.testing.assert_allclose(many.predict(x[:2], tasks=["Chur", "Chur"]), hierarchy.predict(x[:2]))
+    np.testing.assert_allclose(many.adapt(x[:3], y[:3]).predict(x), hierarchy.adapt(x[:3], y[:3]).predict(x))
     with pytest.raises(ValueError, match=r"many tasks predicts; it needs the task of each row, tasks="):
         many.predict(x)
     with pytest.raises(ValueError, match=r"one task predicts; it needs adapt\(X, y, tasks=ids\)"):

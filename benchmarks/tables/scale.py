@@ -1,4 +1,4 @@
-"""`python -m benchmarks.tables.scale GROUPS ROWS`: seconds and memory of the regressor's defaults on many made groups."""
+"""`python -m benchmarks.tables.scale GROUPS ROWS`: seconds and memory that the regressor takes for many made groups."""
 
 import argparse
 import resource

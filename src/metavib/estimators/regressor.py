@@ -135,6 +135,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """
         if self.likelihood not in LIKELIHOODS:
             raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}; got {self.likelihood!r}.")
+        for name in ("predictors_", "report_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         X, y = self._check_both(X, y, reset=True)
         ids = self._task_ids(tasks, len(y))
         likelihood = LIKELIHOODS[self.likelihood]()
@@ -192,7 +194,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         X, y = self._check_both(X, y, reset=False)
         self._warn_of_outliers(y)
         if tasks is None:
-            return self._adapted(self.learner_.adapt(self._examples(X, y)))
+            alone = self._adapted(self.learner_.adapt(self._examples(X, y)))
+            alone.__dict__.pop("predictors_", None)  # of many tasks, where this one is adapted to such
+            return alone
         many = self.learner_.adapt_many(self._examples(X, y), task_names(tasks, len(y)))
         adapted = copy(self)
         adapted.predictors_ = many
