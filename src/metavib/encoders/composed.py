@@ -106,6 +106,11 @@ class GaussianComposedEncoder(Encoder):
             raise ValueError(f"the price of the weights' KL must be a finite number, 0 or above; got charge={charge}.")
         self.composed, self.samples, self.charge = composed, samples, charge
 
+    @property
+    def descent(self) -> Descent:
+        """How the features' weights are adapted."""
+        return self.composed.descent
+
     def forward(
         self,
         support: Examples,
