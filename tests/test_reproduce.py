@@ -120,6 +120,7 @@ def test_further_experiments_vary_what_they_are_named_for():
     omniglot = configs("omniglot")
     shuffled = {name for name, config in omniglot.items() if config.tasks.shuffled}
     named = {f"{row}{length}-{k}-seed0" for row in rows for length in ("", "-shorter") for k in (1, 5)}
+    named |= {f"gp-maml-{kernel}-shorter-mean-{k}-seed0" for kernel in ("linear", "cosine") for k in (1, 5)}
     assert set(omniglot) - shuffled == named
     assert shuffled == {
         f"gp-vib-{kernel}-shorter-shuffled-{k}-seed0" for kernel in ("linear", "cosine") for k in (1, 5)
@@ -127,8 +128,11 @@ def test_further_experiments_vary_what_they_are_named_for():
     assert all(replace(c, test=omniglot[name].test) == omniglot[name] for name, c in steps.items())  # trained once
     augmented = configs("augmented-omniglot")
     first_order = {name for name, config in augmented.items() if config.model.first_order}
-    assert set(augmented) - first_order == {f"{row}-15-seed0" for row in rows}
-    assert first_order == {"gp-maml-cosine-first-order-15-seed0"}
+    varied = {f"{row}-{v}" for row in rows if row.startswith("gp-") for v in ("deeper", "deeper-norm")}
+    varied |= {f"{row}-{v}" for row in rows if row.startswith("gp-maml") for v in ("mean", "twenty")}
+    varied |= {"maml-strided", "stochastic-maml-strided"}
+    assert set(augmented) - first_order == {f"{row}-15-seed0" for row in rows | varied}
+    assert first_order == {"gp-maml-cosine-twenty-first-order-15-seed0"}
     assert {(c.tasks.ways, c.tasks.shots, c.test.shots) for c in augmented.values()} == {(20, 15, (15, 100))}
     betas = configs("beta")
     for part in ("sinusoid/beta-", "omniglot-emnist/beta-"):
