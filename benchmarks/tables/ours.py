@@ -50,11 +50,6 @@ class Classifier:
     def predict(self, trials: list[Trial]) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
         for t in trials:
-            if len(np.unique(t.y)) > 1:
-                adapted = self.model.adapt(self.columns(t.x), t.y)
-                found.append((adapted.classes_, adapted.predict_proba(self.columns(t.query))))
-            else:
-                labels = self.model.classes_
-                p = np.ones(len(labels)) if not len(t.y) else (labels == t.y[0]).astype(float)
-                found.append((labels, np.tile(p / p.sum(), (len(t.query), 1))))
+            adapted = self.model.adapt(self.columns(t.x), t.y) if len(t.y) else self.model
+            found.append((adapted.classes_, adapted.predict_proba(self.columns(t.query))))
         return found

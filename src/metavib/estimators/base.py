@@ -15,10 +15,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 from torch import Tensor
 
-from metavib.adapt.learner import Learner, Predictor
+from metavib.adapt.learner import Learner
 from metavib.data.schema import Schema, learn
 from metavib.data.table import Table, by_name, cells_of, in_memory, is_missing
 from metavib.estimators.models import build_model
+from metavib.estimators.tasks import Rows
 from metavib.estimators.training import Draw, History, Schedule, meta_train
 from metavib.likelihoods import Likelihood
 from metavib.model import Model
@@ -62,7 +63,8 @@ class FewShotEstimator(BaseEstimator):
     missing: str
     random_state: Any
     verbose: bool
-    predictor_: Predictor
+    model_: Any  # a Model, or one for each class
+    predictor_: Any  # a Predictor, or a SharesPredictor
     history_: History | None
     schema_: Schema | None
     _objective: Objective  # what meta-training maximises
@@ -73,16 +75,16 @@ class FewShotEstimator(BaseEstimator):
     def adapt(self, X: Any, y: Any) -> Self:
         """A new estimator for the task of some rows; this one stays as it is."""
 
-    def _adapted(self, predictor: Predictor) -> Self:
+    def _adapted(self, predictor: Any) -> Self:
         adapted = copy.copy(self)
         adapted.predictor_ = predictor
         return adapted
 
     @abstractmethod
-    def _without_rows(self) -> Predictor:
+    def _without_rows(self) -> Any:
         """A task of which nothing is known: its predictions are the prior's."""
 
-    def _adapted_predictor(self) -> Predictor:
+    def _adapted_predictor(self) -> Any:
         """The task this estimator is adapted to; before that, one without rows."""
         check_is_fitted(self, "model_")
         return self.predictor_ if hasattr(self, "predictor_") else self._without_rows()
@@ -153,6 +155,14 @@ class FewShotEstimator(BaseEstimator):
         x_scaling = scalings.columns(X, names=self._names(), missing=self.missing)
         self.scaling_, self._event = Scaling(x_scaling, y_scaling), X.shape[1:]
         return self._inputs(X).float(), check_random_state(self.random_state)
+
+    def _trainable(self, rows: Rows) -> Rows:
+        """Tasks of one row have nothing to be predicted from it."""
+        counts = np.bincount(rows.ids)
+        if not (counts >= 2).any():
+            raise ValueError(f"no task has two rows, one to learn from and one to predict; got {len(counts)} tasks.")
+        left_out(int((counts == 1).sum()), len(counts), "they have a single row")
+        return rows.select(counts[rows.ids] >= 2)
 
     def _model(self, x: Tensor, likelihood: Likelihood, seed: int) -> Model:
         event = tuple(x.shape[1:])

@@ -10,9 +10,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
-from metavib.adapt.learner import Predictor
+from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import ClassPrediction
 from metavib.estimators.base import SEEDS, FewShotEstimator
+from metavib.estimators.models import WIDE
+from metavib.estimators.shares import Shares, SharesPredictor
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
 from metavib.likelihoods import Bernoulli, Likelihood, Softmax
 from metavib.model import Model
@@ -24,6 +26,7 @@ from metavib.tasks.task import Task
 LIKELIHOODS = ("softmax", "bernoulli")
 SAMPLES = 100  # of the softmax likelihood, in training
 QUERIES = 10  # query points of a class in a training task, at most
+COMMON, OFTEN = 20, 0.3  # at most so many classes, each in so large a share of the tasks, are common to all tasks
 VALIDATION = 4  # batches of four validation tasks: each is a pass of the network over hundreds of points
 
 
@@ -32,7 +35,9 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     What a task is:
 
-    * `fit(X, y, tasks=ids)`: the rows with one id; classes need not be the same in two tasks.
+    * `fit(X, y, tasks=ids)`: the rows with one id; classes need not be the same in two tasks. Where tasks have them in
+      common (yes and no, say), a hierarchical prior learns how probable each is, from all tasks and a few rows of a new
+      one (`metavib.estimators.shares`): nothing is certain after rows of one class.
     * `fit(X, y)`: all rows. Each step draws `ways` of the classes (all of them, where there are no more), so that with
       many classes the model learns to tell apart classes it has never seen. Fit then adapts to all rows, and predicts
       like any classifier; `adapt(X, y)` to new classes.
@@ -44,8 +49,9 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     Args:
         likelihood: softmax; bernoulli for two classes with one latent function.
-        backbone: auto (an MLP for rows, none for embeddings, which are rows of a hundred numbers or more, Conv4 for
-            images), mlp, identity (no network), conv4, or a `metavib.networks.Backbone`.
+        backbone: auto (a hierarchical prior for rows of tasks that have their classes in common, else an MLP for rows,
+            none for embeddings, which are rows of a hundred numbers or more, Conv4 for images), hierarchical, mlp,
+            identity (no network), conv4, or a `metavib.networks.Backbone`.
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
             auto: cosine on embeddings that are left as they are, linear elsewhere.
@@ -66,6 +72,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         classes_: labels of the columns of `predict_proba`, sorted; those of its task, in an adapted estimator.
     """
 
+    learner_: Learner | Shares  # type: ignore[assignment]
     _objective = staticmethod(vib)
 
     def __init__(
@@ -117,6 +124,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self._check_options()
         x, random = self._start(X, scalings.as_they_are())
         seed = random.randint(SEEDS)
+        if self._common(tasks, y, ids):
+            return self._learn(Rows(self._inputs(X), torch.tensor(np.searchsorted(self.classes_, y)), ids), seed)
         model = self._model(x, self._likelihood(2), seed)
         source, validation = self._sources(Rows(x, torch.as_tensor(_within(y, ids)), ids), random)
 
@@ -134,6 +143,29 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             del self.predictor_  # of an earlier fit
         return self
 
+    def _common(self, tasks: Any, y: np.ndarray, ids: np.ndarray) -> bool:
+        """Whether tasks have their classes in common: two of them, or a few that many tasks show."""
+        fits = tasks is not None and len(self._event) == 1 and self.likelihood == "softmax"
+        if self.backbone == "hierarchical" and not fits:
+            raise ValueError(
+                "backbone='hierarchical' learns from rows (n, d) with task ids, under a softmax likelihood; got "
+                f"inputs of shape {self._event}, likelihood={self.likelihood!r} and "
+                f"{'no task ids' if tasks is None else 'task ids'}."
+            )
+        if not fits or not isinstance(self.backbone, str) or self.backbone not in ("auto", "hierarchical"):
+            return False
+        shown = len(np.unique(np.stack([ids, np.searchsorted(self.classes_, y)]), axis=1).T)
+        often = shown / (len(np.unique(ids)) * len(self.classes_))  # of how many tasks a class is, in the mean
+        few = len(self.classes_) == 2 or (len(self.classes_) <= COMMON and often > OFTEN)
+        return self.backbone == "hierarchical" or (few and self._event[0] < WIDE)
+
+    def _learn(self, rows: Rows, seed: int) -> Self:
+        """Learns how probable the common classes are, and starts at a task of which nothing is known."""
+        self.learner_ = Shares(self._trainable(rows), self.classes_.tolist(), seed=seed)
+        self.model_, self.history_, self.n_iter_ = self.learner_.models, None, 1
+        self._become(self._without_rows())
+        return self
+
     def adapt(self, X: Any, y: Any, classes: Any = None) -> Self:
         """A new estimator for the task of some rows, whose classes need not be those of fit; this one stays.
 
@@ -141,7 +173,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             X: rows, or none at all.
             y: their labels.
             classes: labels of all classes of the task, those without rows too, so that rows of one class do not mean
-                certainty; those that occur where None.
+                certainty. None: those of fit, where tasks have them in common; else those that the rows show.
         """
         check_is_fitted(self, "model_")
         X, y = self._check_both(X, y, reset=False)
@@ -232,7 +264,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             check_classification_targets(y)
         return X, np.asarray(y)
 
-    def _without_rows(self) -> Predictor:
+    def _without_rows(self) -> Predictor | SharesPredictor:
         """All classes of fit, as the prior has them."""
         x = self._inputs(np.zeros((0, *self._event)))
         return self.learner_.adapt((x, np.zeros(0)), classes=self.classes_.tolist())
@@ -240,12 +272,12 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     def _likelihood(self, ways: int) -> Likelihood:
         return Bernoulli() if self.likelihood == "bernoulli" else Softmax(ways, samples=SAMPLES)
 
-    def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None) -> Predictor:
+    def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None) -> Predictor | SharesPredictor:
         if self.likelihood == "bernoulli" and classes is None:
             classes = self.classes_  # a task may show one of the two only
         return self.learner_.adapt((self._inputs(X), y), classes=None if classes is None else list(classes))
 
-    def _become(self, predictor: Predictor) -> None:
+    def _become(self, predictor: Predictor | SharesPredictor) -> None:
         self.predictor_ = predictor
         self.classes_ = np.sort(np.array(predictor.classes))
 
@@ -283,7 +315,7 @@ def _within(y: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _probabilities(predictor: Predictor, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _probabilities(predictor: Predictor | SharesPredictor, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Sorted labels, and probabilities in their order."""
     prediction = predictor.predict(x)
     assert isinstance(prediction, ClassPrediction)

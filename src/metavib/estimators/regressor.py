@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
-from metavib.estimators.base import SEEDS, FewShotEstimator, left_out, task_names
+from metavib.estimators.base import SEEDS, FewShotEstimator, task_names
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
 from metavib.groups import Report, learn
 from metavib.kernels import Kernel
@@ -307,14 +307,6 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     def _examples(self, X: np.ndarray, y: np.ndarray) -> Examples:
         self.model_.likelihood.check(torch.tensor(y))
         return examples(self._inputs(X), self._outputs(y))
-
-    def _trainable(self, rows: Rows) -> Rows:
-        """Tasks of one row have nothing to be predicted from it."""
-        counts = np.bincount(rows.ids)
-        if not (counts >= 2).any():
-            raise ValueError(f"no task has two rows, one to learn from and one to predict; got {len(counts)} tasks.")
-        left_out(int((counts == 1).sum()), len(counts), "they have a single row")
-        return rows.select(counts[rows.ids] >= 2)
 
     def _sources(self, rows: Rows, random: np.random.RandomState) -> tuple[TableTasks, list[Task]]:
         counts = np.bincount(rows.ids)
