@@ -18,8 +18,9 @@ from metavib.likelihoods import Softmax
 from metavib.model import Model
 from metavib.networks import MLP, Backbone, Conv4, Pointwise, ResNet12, StridedConv4
 from metavib.networks.conv import NORMS
+from metavib.networks.embedded import Embedded
 from metavib.networks.layers import Conv2d, Linear
-from metavib.networks.norm import ENCODINGS, TaskNorm
+from metavib.networks.norm import ENCODINGS, UNION, TaskNorm
 from metavib.networks.repeats import stack, unstack
 from metavib.objective import vib
 from metavib.tasks.inputs import Inputs
@@ -34,16 +35,19 @@ CASES: dict[str, Callable[[str], Backbone]] = {
     "ResNet12": lambda norm: ResNet12(2, widths=(2, 3, 3, 4), norm=norm),
     "Pointwise": lambda norm: Pointwise(nn.Sequential(nn.Flatten(), nn.Linear(2 * SIDE**2, 4), nn.Tanh()), 4),
     "MLP": lambda norm: Flat(MLP(2 * SIDE**2, (5, 4))),
+    "Embedded": lambda norm: Flat(Embedded(2 * SIDE**2, (4,))),
 }
-ALL = [(name, norm) for name in CASES for norm in (NORMS if name not in ("Pointwise", "MLP") else ("none",))]
+PLAIN = ("Pointwise", "MLP", "Embedded")
+ONE_PASS = [norm for norm in NORMS if norm != UNION]  # a union takes sets of its own: tests/test_union.py
+ALL = [(name, norm) for name in CASES for norm in (ONE_PASS if name not in PLAIN else ["none"])]
 
 
 class Flat(Backbone):
-    """An MLP on flattened images, so that all cases take the same inputs."""
+    """A network of rows on flattened images, so that all cases take the same inputs."""
 
     pointwise = True
 
-    def __init__(self, body: MLP) -> None:
+    def __init__(self, body: Backbone) -> None:
         super().__init__()
         self.body, self.features = body, body.features
 
@@ -81,8 +85,9 @@ def own_weights(network: nn.Module, *lead: int) -> dict[str, Tensor]:
 
 
 def test_no_backbone_is_missing_from_the_cases() -> None:
+    """Of the networks: the features of a hierarchical prior, which are not trained, are in tests/test_groups.py."""
     tested = {type(m) for name in CASES for m in CASES[name]("none").modules()}
-    assert {c for c in Backbone.__subclasses__() if c.__module__.startswith("metavib")} <= tested
+    assert {c for c in Backbone.__subclasses__() if c.__module__.startswith("metavib.networks")} <= tested
 
 
 # --- contracts, for every backbone ------------------------------------------------------------------------------------
@@ -347,7 +352,7 @@ def test_errors_say_what_was_expected() -> None:
         Conv4(1, 12)
     with pytest.raises(ValueError, match="poolings must be between 0 and the 4 layers; got 5"):
         Conv4(1, 28, poolings=5)
-    with pytest.raises(ValueError, match="none, running, transductive, support\\+point; got 'batch'"):
+    with pytest.raises(ValueError, match="none, running, transductive, support\\+point, union; got 'batch'"):
         Conv4(1, 28, norm="batch")
     with pytest.raises(ValueError, match="0 or more; got -1"):
         StridedConv4(1, extra=-1)

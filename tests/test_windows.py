@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from metavib.fast import windows
 from metavib.fast.activations import max_pool
 from metavib.networks.conv import NORMS, ConvNorm
+from metavib.networks.norm import UNION
 from metavib.tasks.inputs import Inputs
 
 
@@ -54,7 +55,7 @@ def test_equals_the_layers_one_after_the_other(
     x = 2 + torch.randn(*lead, 6, channels, 2 * half[0], 2 * half[1], dtype=torch.float64)
     mask = torch.ones(*lead, 6, dtype=torch.bool)
     mask[..., -1] = False
-    inputs = Inputs(x, mask, 3)
+    inputs = Inputs(x, mask, 5 if norm == UNION else 3)  # a union is of the support with one query point
     assert windows.suit(x, layer.conv.weight)
     ours = everything(layer, x, inputs, in_windows=True)
     for mine, theirs in zip(ours, everything(layer, x, inputs, in_windows=False), strict=True):

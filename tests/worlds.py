@@ -1,14 +1,14 @@
-"""Worlds to train in that do more than their experiment: what they do not change is the experiment's own."""
+"""Experiments that do something more than another one does, for tests."""
 
 
 class Around:
-    """A world around another."""
+    """A world around another: what a subclass does not do itself, the other does."""
 
     def __init__(self, inner) -> None:
         self.inner = inner
 
-    def check(self):
-        self.inner.check()
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
     def sample(self, shape, generator):
         return self.inner.sample(shape, generator)
