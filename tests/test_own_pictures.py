@@ -113,7 +113,7 @@ def test_another_number_of_test_ways_leaves_the_split_as_it_was(root):
 
 
 def test_a_limit_on_time_ends_a_training_and_its_schedule(root, tmp_path):
-    config = override(resolved(album(root, character, [6] * 9)), _SMALL | {"train.minutes": 0.02})
+    config = override(resolved(album(root, character, [6] * 9)), _SMALL | {"train.minutes": 0.02, "train.patience": 0})
     begin = time.monotonic()
     loop.train(config, tmp_path / "run", quiet=True)
     lines = run_folder.read_metrics(tmp_path / "run")
@@ -126,7 +126,7 @@ def test_a_limit_on_time_ends_a_training_and_its_schedule(root, tmp_path):
 
 
 def test_more_time_may_be_given_to_a_run(root, tmp_path):
-    config = override(resolved(album(root, character, [6] * 9)), _SMALL | {"train.minutes": 0.01})
+    config = override(resolved(album(root, character, [6] * 9)), _SMALL | {"train.minutes": 0.01, "train.patience": 0})
     loop.train(config, tmp_path / "run", quiet=True)
     done_before = run_folder.latest(tmp_path / "run").step
     longer = override(config, {"train.minutes": 0.03})
