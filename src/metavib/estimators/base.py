@@ -156,6 +156,17 @@ class FewShotEstimator(BaseEstimator):
         self.scaling_, self._event = Scaling(x_scaling, y_scaling), X.shape[1:]
         return self._inputs(X).float(), check_random_state(self.random_state)
 
+    def _may_be_hierarchical(self, tasks: Any, likelihood: str) -> bool:
+        """Whether a hierarchical prior can learn from these tasks, and no network was asked for."""
+        fits = tasks is not None and self.likelihood == likelihood and len(self._event) == 1
+        if self.backbone == "hierarchical" and not fits:
+            raise ValueError(
+                f"backbone='hierarchical' learns from rows (n, d) with task ids, under a {likelihood} likelihood; got "
+                f"inputs of shape {self._event}, likelihood={self.likelihood!r} and "
+                f"{'no task ids' if tasks is None else 'task ids'}."
+            )
+        return fits and isinstance(self.backbone, str) and self.backbone in ("auto", "hierarchical")
+
     def _trainable(self, rows: Rows) -> Rows:
         """Tasks of one row have nothing to be predicted from it."""
         counts = np.bincount(rows.ids)

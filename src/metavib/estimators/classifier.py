@@ -145,14 +145,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     def _common(self, tasks: Any, y: np.ndarray, ids: np.ndarray) -> bool:
         """Whether tasks have their classes in common: two of them, or a few that many tasks show."""
-        fits = tasks is not None and len(self._event) == 1 and self.likelihood == "softmax"
-        if self.backbone == "hierarchical" and not fits:
-            raise ValueError(
-                "backbone='hierarchical' learns from rows (n, d) with task ids, under a softmax likelihood; got "
-                f"inputs of shape {self._event}, likelihood={self.likelihood!r} and "
-                f"{'no task ids' if tasks is None else 'task ids'}."
-            )
-        if not fits or not isinstance(self.backbone, str) or self.backbone not in ("auto", "hierarchical"):
+        if not self._may_be_hierarchical(tasks, "softmax"):
             return False
         shown = len(np.unique(np.stack([ids, np.searchsorted(self.classes_, y)]), axis=1).T)
         often = shown / (len(np.unique(ids)) * len(self.classes_))  # of how many tasks a class is, in the mean

@@ -163,14 +163,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     def _hierarchical(self, tasks: Any) -> bool:
         """Whether the tasks are learned from by a hierarchical prior rather than a network."""
-        fits = tasks is not None and self.likelihood == "gaussian" and len(self._event) == 1
-        if self.backbone == "hierarchical" and not fits:
-            raise ValueError(
-                "backbone='hierarchical' learns from rows (n, d) with task ids, under a gaussian likelihood; got "
-                f"inputs of shape {self._event}, likelihood={self.likelihood!r} and "
-                f"{'no task ids' if tasks is None else 'task ids'}."
-            )
-        return fits and isinstance(self.backbone, str) and self.backbone in ("auto", "hierarchical")
+        return self._may_be_hierarchical(tasks, "gaussian")
 
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
