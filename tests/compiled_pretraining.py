@@ -1,4 +1,4 @@
-"""A short supervised stage as written and on the fast path; prints how far apart what they leave behind is.
+"""A short supervised stage, with a teacher, as written and on the fast path; prints how far apart they end.
 
 A process of its own, since the checks of shapes that all other tests run under cannot be compiled. Called as
 `python compiled_pretraining.py BACKEND DEVICE`.
@@ -28,6 +28,7 @@ SMALL = {
     "epochs": 3,
     "lr": 1e-3,  # at a large rate training is chaotic, and rounding grows to anything
     "episodes": 5,
+    "dropout": 0.2,
     "precision": "float64",
     "tasks.ways": 3,
     "tasks.size": 20,
@@ -47,7 +48,11 @@ def main(backend: str, device: str) -> None:
     splits = Splits(*(colours(name, i) for i, name in enumerate(Splits._fields)))
     with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        plain, fast = Path(place) / "plain", Path(place) / "fast"
+        plain, fast, teacher = (Path(place) / name for name in ("plain", "fast", "teacher.safetensors"))
+        torch.manual_seed(0)
+        network = pretrain.Network(pretrain.ResNet12(3, widths=config.widths))
+        pretrain.save_backbone(teacher, config, network, step=0)
+        config = override(config, {"teacher": str(teacher)})
         with patch.object(pretrain, "replayed", lambda step, device, streams: step):
             pretrain.pretrain(config, plain, quiet=True, splits=splits)
         with patch.dict(engine.WORTH, {device: 0}):

@@ -20,7 +20,7 @@ from metavib.training import pretrain, run_folder
 from metavib.training.config import CLASSIFICATION
 from metavib.training.embedding import View, embedded, features, nearest_centroids
 from metavib.training.fields import override
-from metavib.training.pretrain import Pretraining, Supervised, load_backbone, loss_of, pretraining
+from metavib.training.pretrain import Pretraining, Supervised, Teacher, load_backbone, loss_of, pretraining
 from metavib.training.protocols import classification
 from metavib.training.recipes import recipe
 
@@ -102,6 +102,56 @@ def test_without_turns_the_loss_is_that_of_the_classes_alone():
     torch.testing.assert_close(loss, F.cross_entropy(classes, labels, label_smoothing=config.smoothing))
     loss.backward()
     assert model.turns.weight.grad is None
+
+
+def test_with_a_teacher_part_of_the_loss_is_how_far_the_pupil_is_from_it(trained):
+    """Against NumPy: T squared times KL at the temperature T, of scaled cosines to the classes' mean directions."""
+    data = tiny.splits().train
+    teacher = Teacher(load_backbone(trained).network, data, small().tasks).double()
+    config = small(smoothing=0.0, taught=0.7, softness=3.0, precision="float64")
+    model = Supervised(ResNet12(1, widths=config.widths), data.classes, scale=7.0).double().train()
+    images, labels = data.images[:9], data.labels[:9]
+    _, loss = loss_of(config, 16, teacher)(model, [seeded(3)], images, labels)
+
+    x = classification.evaluation_transform(config.tasks)(images, seeded(3)).double()
+    everything = features(teacher.network.float(), data.images, config.tasks, View(16)).numpy().astype(float)
+    unit = everything / np.linalg.norm(everything, axis=1, keepdims=True)
+    means = np.stack([unit[data.labels.numpy() == k].sum(0) for k in range(data.classes)])
+    cosines = unit @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
+
+    def log_softmax(a):
+        return a - np.log(np.exp(a).sum(1, keepdims=True))
+
+    def likelihood(scale):
+        return log_softmax(scale * cosines)[np.arange(len(cosines)), data.labels.numpy()].mean()
+
+    scale = max(Teacher.SCALES, key=likelihood)
+    assert float(teacher.scale) == pytest.approx(scale)
+    scores = model(x)[0].detach().numpy()
+    wanted, found = (log_softmax(a / 3.0) for a in (scale * cosines[:9], scores))
+    apart = 9.0 * (np.exp(wanted) * (wanted - found)).sum(1).mean()
+    of_label = -log_softmax(scores)[np.arange(9), labels.numpy()].mean()
+    assert loss.item() == pytest.approx(0.3 * of_label + 0.7 * apart, rel=1e-5)
+
+
+def test_a_taught_network_learns_and_leaves_its_teacher_alone(trained, tmp_path):
+    before = (trained / pretrain.BACKBONE).read_bytes()
+    pretrain.pretrain(small(teacher=str(trained), epochs=10), tmp_path / "run", quiet=True, splits=tiny.splits())
+    found = lines(tmp_path / "run")
+    assert found[-1]["loss"] < found[0]["loss"] and found[-1]["validation"]["5-shot"] > 0.6  # of 3
+    assert (trained / pretrain.BACKBONE).read_bytes() == before
+
+
+def test_dropped_features_have_no_say_in_the_classes():
+    """With all but two of them dropped the scores are those of the two alone; the turns see all."""
+    model = Supervised(ResNet12(1, widths=(4, 6, 6, 8)), 5, scale=7.0).double().eval()
+    x, kept = torch.randn(3, 1, 16, 16, dtype=torch.float64), torch.zeros(3, 8, dtype=torch.bool)
+    kept[:, [1, 4]] = True
+    phi = pretrain._phi(model.network, x)
+    classes, turns = model(x, kept)
+    two = F.normalize(phi[:, [1, 4]], dim=-1) @ F.normalize(model.rows, dim=-1)[:, [1, 4]].mT
+    torch.testing.assert_close(classes, 7 * two)
+    torch.testing.assert_close(turns, model.turns(phi))
 
 
 def test_the_network_is_the_literatures_resnet12():

@@ -3,9 +3,10 @@ r"""The supervised stage: a network learns to tell all training classes apart be
 $$\ell = \mathrm{CE}_\epsilon\big(y,\ \gamma \cos(\phi(x), w_c)\big) + \mathrm{CE}\big(k,\ V \phi(x)\big)$$
 
 The first term is the class, with smoothed labels and a scaled cosine for each class; the second asks by how many
-quarters k a picture was turned. Stochastic gradient descent with Nesterov's momentum; the rate rises for a few epochs
-and falls to zero by half a cosine. After every few epochs nearest centroids classify tasks of the *validation* classes,
-and the network that does so best is kept. A run folder holds
+quarters k a picture was turned. A network that has been through this stage can teach another (`Teacher`): part of the
+first term is then what the teacher makes of the same crop, in place of the label. Stochastic gradient descent with
+Nesterov's momentum; the rate rises for a few epochs and falls to zero by half a cosine. After every few epochs nearest
+centroids classify tasks of the *validation* classes, and the network that does so best is kept. A run folder holds
 
     config.json             everything the run depends on
     metrics.jsonl           a line every so often: step, loss, accuracy on the batch, validation
@@ -15,6 +16,7 @@ and the network that does so best is kept. A run folder holds
 References:
     Chen, Liu, Kira, Wang, Huang. A Closer Look at Few-shot Classification. arXiv 1904.04232 (cosines).
     Gidaris, Bursuc, Komodakis, Pérez, Cord. Boosting Few-Shot Visual Learning with Self-Supervision. arXiv 1906.05186.
+    Tian, Wang, Krishnan, Tenenbaum, Isola. Rethinking Few-Shot Image Classification. arXiv 2003.11539 (teachers).
 """
 
 import json
@@ -31,11 +33,12 @@ from torch import Tensor, nn
 
 from metavib.data import Splits
 from metavib.data.augmentations import QuarterTurns, turned
+from metavib.data.labelled import Labelled
 from metavib.files import naming, read_tensors, write_json, write_tensors
 from metavib.networks.resnet import ResNet12
 from metavib.networks.weights import Network
 from metavib.progress import Bar
-from metavib.random import Stream, seeded
+from metavib.random import Stream, draw, seeded
 from metavib.tasks.inputs import Inputs
 from metavib.training import build, run_folder
 from metavib.training.config import CLASSIFICATION, PRECISIONS, Config, TasksConfig
@@ -74,6 +77,10 @@ class Pretraining:
         weight_decay: of matrices; biases, scales and shifts have none.
         smoothing: how much of a label's weight is spread over all classes.
         scale: where the factor of the cosines starts; it is learned.
+        dropout: share of the features that are set to zero, anew for every picture, before classes are told apart.
+        teacher: a run of this stage, or its network's file, whose network teaches this one; empty for none.
+        taught: how much of the classes' loss is the teacher's say; the rest is the label's.
+        softness: what teacher's and pupil's scores are divided by before they are compared.
         validate_every: epochs between validations.
         episodes: validation tasks of each number of shots.
         save_every: epochs between checkpoints.
@@ -96,6 +103,10 @@ class Pretraining:
     weight_decay: float = 5e-4
     smoothing: float = 0.1
     scale: float = 10.0
+    dropout: float = 0.0
+    teacher: str = ""
+    taught: float = 0.5
+    softness: float = 4.0
     validate_every: int = 10
     episodes: int = 500
     save_every: int = 20
@@ -120,10 +131,10 @@ class Pretraining:
             raise ValueError(
                 f"crops must have sides of at least 16 pixels, which four poolings need; got {self.crops}."
             )
-        for name in ("turns", "momentum", "smoothing"):
+        for name in ("turns", "momentum", "smoothing", "dropout", "taught"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1); got {getattr(self, name)}.")
-        for name in ("lr", "scale"):
+        for name in ("lr", "scale", "softness"):
             if not 0 < getattr(self, name) < inf:
                 raise ValueError(f"{name} must be positive; got {getattr(self, name)}.")
         for name in ("warm_up", "weight_decay", "seed"):
@@ -176,11 +187,50 @@ class Supervised(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(log(scale)))
         self.turns = nn.Linear(backbone.features, 4)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the classes `(N, classes)` and of the turns `(N, 4)` for pictures `(N, C, H, W)`."""
-        phi = self.network(Inputs(x, torch.ones(len(x), dtype=torch.bool, device=x.device), 0))
-        cosines = F.normalize(phi, dim=-1) @ F.normalize(self.rows, dim=-1).mT
+    def forward(self, x: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Scores of the classes `(N, classes)` and of the turns `(N, 4)` for pictures `(N, C, H, W)`.
+
+        Features that are not `kept (N, M)` have no say in the classes; None keeps all.
+        """
+        phi = _phi(self.network, x)
+        left = phi if kept is None else phi * kept
+        cosines = F.normalize(left, dim=-1) @ F.normalize(self.rows, dim=-1).mT
         return self.log_scale.exp() * cosines, self.turns(phi)
+
+
+def _phi(network: Network, x: Tensor) -> Tensor:
+    return network(Inputs(x, torch.ones(len(x), dtype=torch.bool, device=x.device), 0))
+
+
+class Teacher(nn.Module):
+    r"""What a trained network makes of a picture: $\gamma \cos(\phi(x), c_k)$, $c_k$ the mean direction of class k.
+
+    The network never changes. $\gamma$ is the one of `SCALES` under which the labels of the training pictures are the
+    most probable, so that no head of its own stage is needed.
+
+    Args:
+        network: of a supervised stage, on any classes.
+        data: the training pictures, of which the means are taken.
+        tasks: says which part of a picture is its centre.
+    """
+
+    SCALES = tuple(2 ** (k / 2) for k in range(13))
+    rows: Tensor
+    scale: Tensor
+
+    def __init__(self, network: Network, data: Labelled, tasks: TasksConfig) -> None:
+        super().__init__()
+        self.network = network.eval().requires_grad_(False)
+        phi = F.normalize(features(network, data.images, tasks, View(tasks.size)), dim=-1)
+        rows = F.normalize(phi.new_zeros(data.classes, phi.shape[-1]).index_add_(0, data.labels, phi), dim=-1)
+        loss = {scale: float(F.cross_entropy(scale * phi @ rows.mT, data.labels)) for scale in self.SCALES}
+        self.register_buffer("rows", rows)
+        self.register_buffer("scale", torch.tensor(min(loss, key=lambda scale: loss[scale]), device=phi.device))
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the classes `(N, classes)` for pictures `(N, C, H, W)`."""
+        return self.scale * F.normalize(_phi(self.network, x), dim=-1) @ self.rows.mT
 
 
 def pretrain(
@@ -232,6 +282,12 @@ class _Run:
         model.network.bf16 = config.precision == "bf16"
         self.model = model.to(config.device, build.DTYPES[config.precision]).train()
         self.optimiser = sgd(self.model, config)
+        self.teacher: Teacher | None = None
+        if config.teacher:
+            network = load_backbone(Path(config.teacher), device=config.device).network
+            network.bf16 = model.network.bf16
+            taught = Teacher(network, splits.train, config.tasks)
+            self.teacher = taught.to(build.DTYPES[config.precision])
         self.stream = seeded(config.seed, PRETRAIN, device=config.device)
         self.step, self.best, self.spent = 0, -inf, 0.0
         self.programs: dict[int, Callable[[Tensor], tuple[Tensor, ...]]] = {}  # a step, by the side of its crops
@@ -293,7 +349,8 @@ class _Run:
     def _fastest(self, side: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
         """A step on pictures by their positions, with crops of some side, compiled and recorded where that pays."""
         (images, labels, _), model, optimiser = self.splits.train, self.model, self.optimiser
-        work = compiled(loss_of(self.config, side), self.config.device, times=self.steps // len(self.config.crops))
+        loss = loss_of(self.config, side, self.teacher)
+        work = compiled(loss, self.config.device, times=self.steps // len(self.config.crops))
 
         def step(index: Tensor) -> tuple[Tensor, Tensor]:
             optimiser.zero_grad()
@@ -365,7 +422,7 @@ class _Run:
         run_folder.drop_metrics_after(self.folder, self.step)
 
 
-def loss_of(config: Pretraining, side: int) -> Work:
+def loss_of(config: Pretraining, side: int, teacher: Teacher | None = None) -> Work:
     """From a `Supervised` model, a random stream and a batch of pictures to its accuracy and the loss."""
     transform = classification.training_transform(replace(config.tasks, size=side))
     dtype = build.DTYPES[config.precision]
@@ -373,15 +430,26 @@ def loss_of(config: Pretraining, side: int) -> Work:
     def loss(model: Supervised, streams: Sequence[Stream], images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         (stream,) = streams
         x = transform(images, stream).to(dtype)
-        if not config.turns:
-            classes, _ = model(x)
-            return _hits(classes, labels), F.cross_entropy(classes, labels, label_smoothing=config.smoothing)
-        quarters = QuarterTurns(config.turns).draw(x, stream)
-        classes, turns = model(turned(x, quarters))
-        of_class = F.cross_entropy(classes, labels, label_smoothing=config.smoothing)
-        return _hits(classes, labels), of_class + F.cross_entropy(turns, quarters)
+        quarters = QuarterTurns(config.turns).draw(x, stream) if config.turns else None
+        x = x if quarters is None else turned(x, quarters)
+        kept = None
+        if config.dropout:
+            kept = draw(torch.rand, (len(x), model.rows.shape[-1]), stream=stream).to(dtype) >= config.dropout
+        classes, turns = model(x, kept)
+        value = F.cross_entropy(classes, labels, label_smoothing=config.smoothing)
+        if teacher is not None:
+            value = (1 - config.taught) * value + config.taught * _apart(classes, teacher(x), config.softness)
+        if quarters is not None:
+            value = value + F.cross_entropy(turns, quarters)
+        return _hits(classes, labels), value
 
     return loss
+
+
+def _apart(scores: Tensor, taught: Tensor, softness: float) -> Tensor:
+    r"""$T^2\, \mathrm{KL}$ of a pupil's probabilities from the teacher's, both at the temperature T."""
+    found, wanted = ((s / softness).log_softmax(-1) for s in (scores, taught))
+    return softness**2 * F.kl_div(found, wanted, log_target=True, reduction="batchmean")
 
 
 def _hits(scores: Tensor, labels: Tensor) -> Tensor:
