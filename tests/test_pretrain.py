@@ -105,7 +105,7 @@ def test_without_turns_the_loss_is_that_of_the_classes_alone():
 
 
 def test_with_a_teacher_part_of_the_loss_is_how_far_the_pupil_is_from_it(trained):
-    """Against NumPy: T squared times KL at the temperature T, of scaled cosines to the classes' mean directions."""
+    """Against NumPy: T times KL at the temperature T, of scaled cosines to the classes' mean directions."""
     data = tiny.splits().train
     teacher = Teacher(load_backbone(trained).network, data, small().tasks).double()
     config = small(smoothing=0.0, taught=0.7, softness=3.0, precision="float64")
@@ -129,7 +129,7 @@ def test_with_a_teacher_part_of_the_loss_is_how_far_the_pupil_is_from_it(trained
     assert float(teacher.scale) == pytest.approx(scale)
     scores = model(x)[0].detach().numpy()
     wanted, found = (log_softmax(a / 3.0) for a in (scale * cosines[:9], scores))
-    apart = 9.0 * (np.exp(wanted) * (wanted - found)).sum(1).mean()
+    apart = 3.0 * (np.exp(wanted) * (wanted - found)).sum(1).mean()
     of_label = -log_softmax(scores)[np.arange(9), labels.numpy()].mean()
     assert loss.item() == pytest.approx(0.3 * of_label + 0.7 * apart, rel=1e-5)
 

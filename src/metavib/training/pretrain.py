@@ -438,7 +438,10 @@ def loss_of(config: Pretraining, side: int, teacher: Teacher | None = None) -> W
         classes, turns = model(x, kept)
         value = F.cross_entropy(classes, labels, label_smoothing=config.smoothing)
         if teacher is not None:
-            value = (1 - config.taught) * value + config.taught * _apart(classes, teacher(x), config.softness)
+            # The labels alone decide how sure to be: followed in this too, a teacher throws the scale about.
+            sure = model.log_scale.exp()
+            apart = _apart(classes / sure * sure.detach(), teacher(x), config.softness)
+            value = (1 - config.taught) * value + config.taught * apart
         if quarters is not None:
             value = value + F.cross_entropy(turns, quarters)
         return _hits(classes, labels), value
@@ -447,9 +450,12 @@ def loss_of(config: Pretraining, side: int, teacher: Teacher | None = None) -> W
 
 
 def _apart(scores: Tensor, taught: Tensor, softness: float) -> Tensor:
-    r"""$T^2\, \mathrm{KL}$ of a pupil's probabilities from the teacher's, both at the temperature T."""
+    r"""$T\, \mathrm{KL}$ of a pupil's probabilities from the teacher's, both at the temperature T.
+
+    The factor makes the gradient of a score as large as that of the label's term.
+    """
     found, wanted = ((s / softness).log_softmax(-1) for s in (scores, taught))
-    return softness**2 * F.kl_div(found, wanted, log_target=True, reduction="batchmean")
+    return softness * F.kl_div(found, wanted, log_target=True, reduction="batchmean")
 
 
 def _hits(scores: Tensor, labels: Tensor) -> Tensor:
