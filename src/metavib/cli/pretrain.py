@@ -1,6 +1,7 @@
 """The command line of pretrained networks: train one on all classes, and write down what it sees."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,7 +62,11 @@ def pretrain(
 
 def embed(
     source: Annotated[
-        Path, typer.Argument(help="A run of `metavib pretrain` or `metavib train`, or a network's file.")
+        str,
+        typer.Argument(
+            help="A run of `metavib pretrain` or `metavib train`, a network's file, or `package.module:function`, a "
+            "function that returns any PyTorch network from pictures to features."
+        ),
     ],
     name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(CLASSIFICATION)}.")],
     out: Annotated[Path | None, typer.Option(help="The array file. Default: `EXPERIMENT.npz`.")] = None,
@@ -72,6 +77,17 @@ def embed(
     mirror: Annotated[
         bool, typer.Option("--mirror", help="Average the features of a picture and of its mirror image.")
     ] = False,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of `package.module:function`, as a safetensors file.")
+    ] = None,
+    split: Annotated[
+        bool,
+        typer.Option(
+            "--split/--no-split",
+            help="Without a split the folder `--root` may have few classes, as a new task has: its features are for "
+            "`metavib adapt --support` and `metavib predict --query`, and nothing is scored.",
+        ),
+    ] = True,
     episodes: Annotated[int, typer.Option(help="Test tasks of nearest centroids.")] = 3_000,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     precision: Annotated[str, typer.Option(help="float32, bf16; on a GPU also tf32.")] = "float32",
@@ -84,25 +100,40 @@ def embed(
     The file holds the features of the training, validation and test classes with their labels and names; methods train
     on it in seconds. Beside it lies a file of the same name with `.json` for the scores.
 
-    Example: `metavib embed runs/cub-pretrained-0 cub --size 84 --size 96 --mirror`
+    A network of your own, or of any library, is named by the function that builds it: it turns pictures
+    `(n, 3, size, size)`, normalised as those of ImageNet, into features `(n, M)`.
+
+    Examples: `metavib embed runs/cub-pretrained-0 cub --size 84 --size 96 --mirror`,
+    `metavib embed mine:network images --root pictures --size 224`
     """
-    from metavib.data.embeddings import write_embeddings
+    from metavib.data.embeddings import write_embeddings, write_vectors
+    from metavib.data.folder import folder
     from metavib.training import build
-    from metavib.training.embedding import View, embedded
+    from metavib.training.embedding import View, embedded, features
     from metavib.training.protocols import classification
 
     if name not in CLASSIFICATION:
         raise ValueError(f"experiment must be one of {', '.join(CLASSIFICATION)}; got {name!r}.")
+    if not split and (name != "images" or len(size) > 1):
+        raise ValueError("--no-split is for a folder of your own (the experiment images) and takes one --size.")
     build.set_torch(Config(device=device, precision=precision))
-    network, own = _network(source)
-    network.bf16 = precision == "bf16"
     tasks = override(recipe(name, "gp-vib").tasks, {} if root is None else {"root": str(root)})
+    network, own = _network(source, weights, replace(tasks, size=size[0] if size else tasks.size))
+    network.bf16 = precision == "bf16"
+    if name == "images":
+        tasks = _own_pictures(replace(tasks, channels=own.channels, size=max(size or [own.size])), split=split)
     if tasks.channels != own.channels:
         raise ValueError(f"{source} sees pictures of {own.channels} channels; those of {name} have {tasks.channels}.")
     views = [View(side, mirror) for side in size or [tasks.size]]
+    path = out or Path(f"{name}.npz")
+    if not split:
+        assert tasks.root is not None
+        found = folder(tasks.root, **vars(classification.form(tasks)))
+        write_vectors(path, found._replace(images=features(network.to(device), found.images, tasks, views[0])))
+        note(f"{path}: {found.size:,} pictures of {', '.join(found.names[:5])}{', ...' * (found.classes > 5)}")
+        return
     splits = classification.load(tasks)
     parts, scores = embedded(network.to(device), splits, tasks, views, episodes=episodes, quiet=quiet or json_)
-    path = out or Path(f"{name}.npz")
     write_embeddings(path, parts)
     write_json(path.with_suffix(".json"), scores)
     if json_:
@@ -113,14 +144,32 @@ def embed(
     note(f"{path}: {sum(part.size for part in parts):,} pictures, {parts.train.images.shape[-1]} features each")
 
 
-def _network(source: Path) -> tuple["Network", TasksConfig]:
-    """The network of a supervised stage or of a meta-trained run, and the pictures it was trained on."""
+def _own_pictures(tasks: TasksConfig, *, split: bool) -> TasksConfig:
+    """What a folder of the user's own decides: how many classes a task has, and which are held out."""
+    from metavib.training.protocols.pictures import resolve
+
+    if tasks.root is None:
+        raise ValueError("images needs the folder of class folders: pass --root DIR.")
+    if not split:
+        return tasks
+    config = resolve(replace(recipe("images", "gp-vib"), tasks=tasks), ("tasks.channels", "tasks.size"))
+    return replace(config.tasks, ways=config.tasks.held_out)
+
+
+def _network(source: str, weights: Path | None, tasks: TasksConfig) -> tuple["Network", TasksConfig]:
+    """The network of a supervised stage, of a meta-trained run or of a function, and the pictures it looks at."""
+    from metavib.networks.imported import embedding, is_name
     from metavib.networks.weights import Network
     from metavib.training import pretrain as stage
     from metavib.training import run_folder
 
-    if (source / run_folder.LAST).exists() and not (source / stage.BACKBONE).exists():
-        model = run_folder.selected(source)
-        return next(m for m in model.modules() if isinstance(m, Network)), run_folder.chosen(source).config.tasks
-    pretrained = stage.load_backbone(source)
+    place = Path(source)
+    if is_name(source) and not place.exists():
+        return embedding(source, weights, channels=tasks.channels, size=tasks.size), tasks
+    if weights is not None:
+        raise ValueError(f"--weights are those of package.module:function; {source} has its own.")
+    if (place / run_folder.LAST).exists() and not (place / stage.BACKBONE).exists():
+        model = run_folder.selected(place)
+        return next(m for m in model.modules() if isinstance(m, Network)), run_folder.chosen(place).config.tasks
+    pretrained = stage.load_backbone(place)
     return pretrained.network, pretrained.config.tasks

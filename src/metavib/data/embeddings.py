@@ -15,7 +15,6 @@ classes of one file and to test on those of another, name both (`read_several`).
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,20 +37,36 @@ def write_embeddings(path: Path, parts: Splits) -> None:
     check_disjoint(parts)
     starts = np.cumsum([0, *(part.classes for part in parts)])
     features = torch.cat([part.images.cpu() for part in parts]).to(torch.float16)
+    labels = [part.labels.cpu().numpy() + start for part, start in zip(parts, starts, strict=False)]
+    names = [name for part in parts for name in part.names]
+    splits = [split for split, part in zip(Splits._fields, parts, strict=True) for _ in part.names]
+    _write(path, features, labels=np.concatenate(labels), names=np.array(names), splits=np.array(splits))
+
+
+def write_vectors(path: Path, data: Labelled) -> None:
+    """Writes the features of a task, held as its `images (n, M)`, as float16; its classes are for nothing yet.
+
+    Args:
+        path: the file, which is replaced as a whole.
+        data: the features with their classes.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "new.npz"
+        >>> write_vectors(file, Labelled(torch.eye(2), torch.tensor([0, 1]), ("wren", "tit")))
+        >>> read_vectors(file).names
+        ('wren', 'tit')
+    """
+    _write(path, data.images.cpu().to(torch.float16), labels=data.labels.cpu().numpy(), names=np.array(data.names))
+
+
+def _write(path: Path, features: torch.Tensor, **arrays: np.ndarray) -> None:
     if not bool(features.isfinite().all()):
         raise ValueError("features must be finite and below 65504, the largest float16; divide them by a constant.")
-    arrays: dict[str, Any] = {
-        "features": features.numpy(),
-        "labels": np.concatenate(
-            [part.labels.cpu().numpy() + start for part, start in zip(parts, starts, strict=False)]
-        ),
-        "names": np.array([name for part in parts for name in part.names]),
-        "splits": np.array([split for split, part in zip(Splits._fields, parts, strict=True) for _ in part.names]),
-    }
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as file:  # an open file, since NumPy would add .npz to a name that lacks it
-            np.savez(file, **arrays)
+            np.savez(file, allow_pickle=False, features=features.numpy(), **arrays)
 
     write_atomically(path, write)
 

@@ -43,7 +43,9 @@ class View(NamedTuple):
     mirror: bool = False
 
     def transform(self, tasks: TasksConfig, side: int) -> Transform:
-        """The centre that evaluation uses, of a picture of some side, at this view's size; normalised."""
+        """What evaluation uses of a picture of some side, all of it or its centre, at this view's size; normalised."""
+        if tasks.fit == "whole":
+            return Compose((Resize(self.size), Normalise()))
         stored = stored_size(tasks)
         shrink = (Resize(stored),) if side > stored else ()  # training pictures are kept larger, for crops
         return Compose((*shrink, CentreCrop(tasks.size), Resize(self.size), Normalise()))
