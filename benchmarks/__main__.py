@@ -2,6 +2,8 @@
 
 `python -m benchmarks tables`: how good its predictions are on real tables of many groups (`benchmarks.tables`).
 `python -m benchmarks images`: how good they are on folders of pictures, with all defaults (`benchmarks.images`).
+`python -m benchmarks when-not`: where to take something else (`benchmarks.when_not`).
+`python -m benchmarks figures`: draws the figures of the documentation from the results (`benchmarks.figures`).
 `python -m benchmarks serve`: the service under load, and under faults (`benchmarks.serve`).
 """
 
@@ -50,7 +52,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["tables"]:
+    if sys.argv[1:2] == ["when-not"]:
+        from benchmarks.when_not import main as when_not
+
+        when_not(sys.argv[2:])
+    elif sys.argv[1:2] == ["figures"]:
+        from benchmarks.figures import main as figures
+
+        figures(sys.argv[2:])
+    elif sys.argv[1:2] == ["tables"]:
         from benchmarks.tables.__main__ import main as tables
 
         tables(sys.argv[2:])
