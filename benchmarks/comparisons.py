@@ -17,8 +17,9 @@ from benchmarks.measure import Call, Timing, once
 from metavib.training.config import Config
 from metavib.training.fields import override
 from metavib.training.loop import train
+from metavib.training.pretrain import pretraining
 from metavib.training.protocols import experiment
-from metavib.training.recipes import recipe
+from metavib.training.recipes import recipe, tuned
 from metavib.training.run_folder import read_metrics
 
 
@@ -73,7 +74,9 @@ def comparisons(device: str, precision: str, *, cores: int, full: bool = False) 
     """
     yield from _characters(device, precision, cores)
     yield from _photographs(device, precision, cores)
-    if not device.startswith("cuda"):
+    if device.startswith("cuda"):
+        yield _tuned(device, precision)
+    else:
         yield from _sines()
         yield _groups()
         yield Comparison(
@@ -123,6 +126,22 @@ def _photographs(device: str, precision: str, cores: int) -> Iterator[Comparison
         target=1.5 if cuda else None,
         threads=cores,
         work=partial(_work, config, pictures),
+    )
+
+
+def _tuned(device: str, precision: str, *, widths: tuple[int, ...] = (64, 160, 320, 640), side: int = 84) -> Comparison:
+    """GP-VIB from pictures to its bound, beside telling classes apart, with the same network on as many pictures."""
+    pictures = ours.random_pictures(100, 60, 3, round(1.15 * side))
+    same = {"device": device, "precision": precision, "tasks.size": side}
+    config = override(tuned("cub", "gp-vib", shots=1), {**same, "model.widths": widths, "model.pretrained": "any"})
+    tasks, count = config.tasks, config.train.tasks * config.tasks.ways * (config.tasks.shots + config.tasks.queries)
+    stage = override(
+        pretraining("cub"), {**same, "widths": widths, "batch": count, "tasks.crop": tasks.crop, "smoothing": 0.0}
+    )
+    return Comparison(
+        f"GP-VIB step, ResNet-12 {side}×{side}, {config.train.tasks} tasks, {count} pictures, augmented",
+        partial(_our_step, config, pictures),
+        (Reference("a supervised step on as many pictures", partial(ours.supervised_step, stage, pictures), 1 / 1.3),),
     )
 
 

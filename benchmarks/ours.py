@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from metavib.methods import gp_vib
 from metavib.model import Model
 from metavib.networks import MLP
 from metavib.random import seeded
-from metavib.training import build
+from metavib.training import build, pretrain
 from metavib.training.config import Config
 from metavib.training.engine import fastest
+from metavib.training.pretrain import Pretraining
 from metavib.training.protocols import Experiment, experiment
 from metavib.training.protocols.classification import Classification
 from metavib.training.step import Step, adam
@@ -68,6 +70,15 @@ def labelled(pictures: Tensor) -> Labelled:
     classes, each = pictures.shape[:2]
     labels = torch.arange(classes).repeat_interleave(each)
     return Labelled(pictures.flatten(0, 1), labels, tuple(f"class {c}" for c in range(classes)))
+
+
+def supervised_step(config: Pretraining, pictures: Tensor) -> Call:
+    """A step of `metavib pretrain` on pictures chosen once, in its fastest form for the config's device."""
+    data = labelled(pictures)
+    splits = Splits(data, data, data).to(config.device)
+    step = pretrain._Run(config, Path(), splits, data.size // config.batch)._fastest(config.tasks.size)
+    index = torch.randperm(data.size, generator=seeded(0))[: config.batch].to(config.device)
+    return lambda: step(index)
 
 
 def our_use(config: Config, world: Experiment) -> Call:

@@ -153,8 +153,9 @@ def quickened(config: Config) -> Config:
     if model.backbone == "mlp":
         return override(config, {**length, "test.tasks": 100})
     pictures = 20  # of a class; more shots than that only where they are augmented draws
-    if model.backbone == "embedded":
-        config = override(config, {"model.backbone": "conv4", "tasks.learn_from": "train"})
+    if model.backbone in ("embedded", "tuned"):
+        plain = {"model.backbone": "conv4", "model.pretrained": "", "tasks.learn_from": "train", "train.minutes": None}
+        config = override(config, plain)
     changes: dict[str, Any] = {
         **length,
         "tasks.features": [],

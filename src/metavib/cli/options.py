@@ -82,6 +82,13 @@ Features = Annotated[
         "classes of the first, and to test on those of the second."
     ),
 ]
+Backbone = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN",
+        help="A run of `metavib pretrain`, or its network's file: train that network further, from tasks of pictures.",
+    ),
+]
 LikelihoodName = Annotated[
     str | None,
     typer.Option(
@@ -141,11 +148,13 @@ def resolved(name: str, method: str | None, given: Given, *, config: Path | None
     Arguments as in `described`. What was said about pictures, or stands in a file, stays.
     """
     from metavib.training.fields import leaves
-    from metavib.training.protocols import embeddings, pictures, table
+    from metavib.training.protocols import embeddings, pictures, table, tuned
 
     found = described(name, method, given, config=config, improved=improved)
     if name == "images":
         return pictures.resolve(found, given.values if config is None else leaves(found))
+    if found.model.backbone == "tuned":
+        return tuned.resolve(found)
     decided_by_files = {"table": table.resolve, "embeddings": embeddings.resolve}
     return decided_by_files[name](found) if name in decided_by_files else found
 
@@ -167,6 +176,10 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
 
     if config is None:
         default = recipes.improved if improved else recipes.recipe
+        if given.named.get("model.pretrained"):
+            if improved:
+                raise ValueError("--backbone has a recipe of its own, and so has --improved: give one of them.")
+            default = recipes.tuned
         sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel")}
         base = default(name, method or "gp-vib", **sizes)
     else:

@@ -49,7 +49,7 @@ def pretrain(
     given: dict[str, Any] = {"epochs": epochs, "seconds": seconds, "seed": seed, "device": device}
     given |= {"precision": precision, "tasks.root": None if root is None else str(root)}
     changes = {field: value for field, value in given.items() if value is not None} | assignments(assign)
-    config = override(stage.pretraining(name), changes)
+    config = override(stage.pretraining(name, teacher=changes.get("teacher", "")), changes)
     folder = out or Path("runs") / f"{name}-pretrained-{config.seed}"
     last = stage.pretrain(config, folder, resume=resume, quiet=quiet or json_)
     if json_:
@@ -170,6 +170,7 @@ def _network(source: str, weights: Path | None, tasks: TasksConfig) -> tuple["Ne
         raise ValueError(f"--weights are those of package.module:function; {source} has its own.")
     if (place / run_folder.LAST).exists() and not (place / stage.BACKBONE).exists():
         model = run_folder.selected(place)
-        return next(m for m in model.modules() if isinstance(m, Network)), run_folder.chosen(place).config.tasks
+        # Of networks within each other the innermost: one that was tuned, without what is done to its features.
+        return [m for m in model.modules() if isinstance(m, Network)][-1], run_folder.chosen(place).config.tasks
     pretrained = stage.load_backbone(place)
     return pretrained.network, pretrained.config.tasks

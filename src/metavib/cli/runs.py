@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metavib.cli.options import (
+    Backbone,
     Categories,
     ConfigFile,
     Csv,
@@ -91,6 +92,7 @@ def train(
     missing: Missing = None,
     likelihood: LikelihoodName = None,
     features: Features = [],  # noqa: B006
+    backbone: Backbone = None,
     trained: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="Train nothing: test the model of this finished run under the new `test.*`."),
@@ -104,7 +106,8 @@ def train(
     it with Ctrl-C whenever you like and continue with `--resume RUN`: on a CPU the result is the same to the last bit.
 
     Examples: `metavib train glyphs`, `metavib train sinusoid --method maml --steps 5000`,
-    `metavib train embeddings --features cub.npz --improved`, `metavib train --resume runs/glyphs-gp-vib-0`
+    `metavib train embeddings --features cub.npz --improved`,
+    `metavib train cub --backbone runs/cub-pretrained-0 --shots 5`, `metavib train --resume runs/glyphs-gp-vib-0`
     """
     options: dict[str, tuple[str, Any]] = {
         "--steps": ("train.steps", steps),
@@ -130,6 +133,7 @@ def train(
         "--missing": ("tasks.table.missing", missing),
         "--likelihood": ("model.likelihood", likelihood),
         "--features": ("tasks.features", list(map(str, features)) or None),
+        "--backbone": ("model.pretrained", backbone),
     }
     given = Given(assign, options)
     if resume is not None and out is not None:

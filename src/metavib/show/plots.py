@@ -78,8 +78,9 @@ def predictions(model: Model, config: Config, *, seed: int = 1, shots: tuple[int
 
 def learning_curve(lines: list[dict[str, Any]], title: str) -> Figure:
     """The bound, its two terms, and the validation error against the step."""
-    steps = [line["step"] for line in lines]
     checked = [line for line in lines if "validation" in line]
+    lines = [line for line in lines if "value" in line]  # before the first step there is only a validation
+    steps = [line["step"] for line in lines]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 3))
         left, middle, right = figure.subplots(1, 3)

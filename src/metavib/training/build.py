@@ -12,6 +12,7 @@ from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softma
 from metavib.model import Model
 from metavib.networks import MLP, Backbone, Conv4, ResNet12, StridedConv4, repeats
 from metavib.networks.embedded import Embedded
+from metavib.networks.tuned import Tuned
 from metavib.networks.weights import Network
 from metavib.objective import Objective, predictive, vib
 from metavib.training.config import BOUND, TRANSFER, Config, ModelConfig
@@ -166,6 +167,7 @@ def backbone(config: Config) -> Backbone:
         "strided-conv4": lambda: StridedConv4(tasks.channels, extra=options.extra, **conv),
         "embedded": lambda: Embedded(tasks.inputs, options.widths, dropout=options.dropout),
         "resnet12": lambda: ResNet12(tasks.channels, norm=options.norm),
+        "tuned": lambda: Tuned(tasks.channels, options.widths, view=options.view, mirror=options.mirror),
     }
     return _choose("model.backbone", options.backbone, named)()
 

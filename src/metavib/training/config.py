@@ -35,6 +35,9 @@ DIRAC = ("maml", *BASELINES)
 SPLIT_ANEW = ("gp-vib", "proto-net", "relation-net")
 """Methods whose tasks can be split into support and query several times after one pass through the network."""
 
+TUNED = ("gp-vib", "proto-net", "dkt")
+"""Methods that can train a network of the supervised stage further."""
+
 REGRESSION = ("sinusoid", "gaussian")
 CLASSIFICATION = (
     "glyphs",
@@ -201,8 +204,14 @@ class ModelConfig:
     """Prior, encoder and likelihood.
 
     Args:
-        backbone: the network that makes the features: mlp, conv4, strided-conv4, resnet12, or embedded, which centres
-            and whitens embeddings and may have an MLP behind.
+        backbone: the network that makes the features: mlp, conv4, strided-conv4, resnet12; embedded, which centres and
+            whitens embeddings and may have an MLP behind; or tuned, a ResNet-12 of `metavib pretrain` that goes on
+            learning, its features centred and whitened in the same way.
+        pretrained: the run of `metavib pretrain` whose network is tuned, or that network's file; where it is no path,
+            a file below the folder of the datasets.
+        view: side to which pictures are brought at validation and test, where the network is tuned; 0 means
+            `tasks.size`.
+        mirror: average features over a picture and its mirror image at validation and test, where the network is tuned.
         width: channels of every layer of conv4 and strided-conv4.
         extra: further convolutions after each layer of conv4 and strided-conv4.
         poolings: how many of conv4's four layers are pooled, from the first.
@@ -211,7 +220,8 @@ class ModelConfig:
         classes: number of training classes, all of which feature-transfer and baseline++ learn to tell apart.
         context: use full-context embeddings in matching-net.
         head_epochs: passes over the support in which feature-transfer and baseline++ fit a new head at test.
-        widths: hidden units of each layer of the MLP; the last layer is phi. Empty means no MLP.
+        widths: hidden units of each layer of the MLP; the last layer is phi. Empty means no MLP. Of a tuned network the
+            channels of its blocks, filled in from its file.
         dropout: probability with which a number of an embedding is set to zero before the MLP, while training.
         reach: half the width of the range that inputs come from, over which the MLP's first layer is spread at the
             start; none leaves it around zero.
@@ -246,6 +256,9 @@ class ModelConfig:
     """
 
     backbone: str = "mlp"
+    pretrained: str = ""
+    view: int = 0
+    mirror: bool = False
     width: int = 64
     extra: int = 0
     poolings: int = 4
@@ -296,6 +309,7 @@ class TrainConfig:
         beta_psi: in gp-maml, a Gaussian over the network's weights, and the weight of its KL; none for a Dirac, as in
             the paper's experiments.
         lr: Adam's learning rate.
+        network_lr: learning rate of the network's weights, where it is tuned; none means `lr`.
         scale_lr: learning rate of the kernel's out-scale; none means `lr`.
         site_lr: learning rate of the encoder's own parameters; none means `lr`.
         schedule: how learning rates change: constant, or cosine, which ends at zero.
@@ -323,6 +337,7 @@ class TrainConfig:
     beta: float = 1.0
     beta_psi: float | None = None
     lr: float = 1e-3
+    network_lr: float | None = None
     scale_lr: float | None = None
     site_lr: float | None = None
     schedule: str = "constant"
@@ -421,10 +436,12 @@ class Config:
         if self.train.select not in ("last", "best"):
             raise ValueError(f"train.select must be last or best; got {self.train.select!r}.")
         self._check_validations()
-        for name in ("lr", "scale_lr", "site_lr"):
+        for name in ("lr", "network_lr", "scale_lr", "site_lr"):
             rate = getattr(self.train, name)
             if rate is not None and not 0 < rate < float("inf"):
                 raise ValueError(f"train.{name} must be positive; got {rate}.")
+        if self.model.view and self.model.view < 16:
+            raise ValueError(f"model.view is a side of at least 16 pixels, or 0; got {self.model.view}.")
         if not 0 < self.model.scale < float("inf"):
             raise ValueError(f"model.scale must be positive; got {self.model.scale}.")
         if self.tasks.kind not in ("", *KINDS):

@@ -68,7 +68,6 @@ def train(
 
     # What a step needs, as it was left.
     model = build.model(config).to(config.device).train()
-    world.acquaint(model)
     objective = ranks.sharded(build.objective(config), model, options.tasks)
     optimiser = adam(model, config)
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}
@@ -80,8 +79,10 @@ def train(
             model.load_state_dict(checkpoint.restore_model(saved).state_dict())
             checkpoint.restore_training(saved, optimiser, streams)
         start, best, temperature = saved.step, saved.best, saved.temperature
+    else:
+        world.acquaint(model)
     ranks.on_first(run_folder.begin, config, folder)
-    spent = ranks.on_first(run_folder.drop_metrics_after, folder, start)
+    spent = ranks.on_first(run_folder.drop_metrics_after, folder, start or -1)
     scores = [line["validation"]["score"] for line in run_folder.read_metrics(folder) if "validation" in line]
 
     # One step, and the fastest way to take it.
@@ -101,6 +102,12 @@ def train(
             if show:
                 advance.expect(seconds_as_written(step))
             advance(start, "compiling, half a minute")
+        if not start and config.model.pretrained and ranks.first:  # what is known already is the one to beat
+            at_best = clock.timed(world.validate, model)
+            best, temperature = at_best["score"], world.temperature(at_best)
+            scores.append(best)
+            checkpoint.save(folder / BEST, config, 0, best, model, temperature=temperature)
+            _log(folder, {"step": 0, "seconds": round(clock.seconds, 3), "validation": at_best})
         for n in range(start + 1, start + 1 if over else options.steps + 1):
             set_rates(optimiser, decay(options.schedule, max((n - 1) / options.steps, clock.share)))
             bound = Bound(*take_step())
@@ -127,8 +134,7 @@ def train(
                         best, at_best = validation["score"], validation
                         checkpoint.save(folder / BEST, config, n, best, model, temperature=temperature)
                     note = _note(validation, at_best)
-                with open(folder / METRICS, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(line, allow_nan=False) + "\n")
+                _log(folder, line)
                 advance(n, note or f"bound {line['value']:.3g}")
                 if validating and watch:
                     watch(n, line["validation"]["score"])
@@ -143,6 +149,11 @@ def train(
             if last:
                 break
     return ranks.on_first(run_folder.selected, folder).to(config.device)
+
+
+def _log(folder: Path, line: dict[str, Any]) -> None:
+    with open(folder / METRICS, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line, allow_nan=False) + "\n")
 
 
 def _listed(known: dict[str, float]) -> str:

@@ -14,6 +14,7 @@ from metavib.training.config import (
     GRADIENT,
     METHODS,
     TRANSFER,
+    TUNED,
     Config,
     TasksConfig,
 )
@@ -441,6 +442,61 @@ def _gradient(experiment: str, method: str, *, steps: int) -> Changes:
     if method == "gp-maml":
         changes |= {**_GP, "model.inner_rate": 5e-4}
     return changes
+
+
+# A network of the supervised stage that goes on learning
+
+# Small rates, since much is known: of Adam, so that no weight moves by more than a hundredth of its size in a hundred
+# steps. The few numbers of the features and of the head start as on frozen features. Fewer steps than a compiler is
+# worth: training is a matter of minutes.
+_TUNED: Changes = {
+    "model.backbone": "tuned",
+    "model.widths": [64, 160, 320, 640],
+    "train.objective": "predictive",
+    "train.steps": 1_900,
+    "train.tasks": 4,
+    "train.lr": 3e-3,
+    "train.network_lr": 1e-5,
+    "train.schedule": "cosine",
+    "train.validate_every": 100,
+    "train.validation_tasks": 600,
+    "train.log_every": 20,
+    "test.tasks": 3_000,
+    "test.temperature": True,
+}
+_TUNED_GP: Changes = {"train.beta": 1e-6, "train.site_lr": 3e-3, "train.scale_lr": 3e-3}
+
+
+def tuned(experiment: str, method: str, *, shots: int | None = None, kernel: str | None = None) -> Config:
+    """Our own recipe for a network of `metavib pretrain` that goes on learning from tasks, in all their splits.
+
+    Args:
+        experiment: one with images.
+        method: one of `metavib.training.config.TUNED`.
+        shots: K.
+        kernel: of the GP methods; None for cosine.
+
+    Example:
+        >>> tuned("cub", "gp-vib", shots=5).train.splits  # 5 of 20 pictures of a class are the support
+        4
+    """
+    if experiment not in CLASSIFICATION:
+        raise ValueError(f"a network of pictures is tuned on {', '.join(CLASSIFICATION)}; got {experiment!r}.")
+    if method not in TUNED:
+        raise ValueError(f"a tuned network learns with {', '.join(TUNED)}; got {method!r}.")
+    config = recipe(experiment, method, shots=shots, kernel=kernel or "cosine")
+    shots, photographs = config.tasks.shots, config.tasks.channels == 3
+    images = shots + 15 if photographs else 20
+    changes = _TUNED | tasks_of(5, images, shots)
+    if photographs:
+        changes |= {"model.mirror": True, "tasks.crop": 0.35 if experiment == "cub" else 0.5}
+    if method == "gp-vib":
+        changes |= _FEW_NUMBERS_GP | _TUNED_GP
+    elif method == "proto-net":
+        changes["train.lr"] = 0.03  # squared distances of 640 numbers are large at the start: far to go
+    else:
+        changes["train.splits"] = 1  # it learns from all points of a task at once, whatever is its support
+    return override(config, changes)
 
 
 # Embeddings

@@ -106,7 +106,16 @@ PLACES = (
         + ("tasks.table.y_mean", "tasks.table.y_scale"),
     ),
     Place("the backbone mlp", lambda c: c.model.backbone == "mlp", ("model.reach",)),
-    Place("the backbones mlp and embedded", lambda c: c.model.backbone in ("mlp", "embedded"), ("model.widths",)),
+    Place(
+        "the backbones mlp, embedded and tuned",
+        lambda c: c.model.backbone in ("mlp", "embedded", "tuned"),
+        ("model.widths",),
+    ),
+    Place(
+        "the backbone tuned",
+        lambda c: c.model.backbone == "tuned",
+        ("model.pretrained", "model.view", "model.mirror", "train.network_lr"),
+    ),
     Place("the backbone embedded", lambda c: c.model.backbone == "embedded", ("model.dropout",)),
     Place(
         "the backbones conv4 and strided-conv4",
@@ -116,7 +125,7 @@ PLACES = (
     Place("the backbone conv4", lambda c: c.model.backbone == "conv4", ("model.poolings",)),
     Place(
         "networks of images and the kernel bn-cosine",
-        lambda c: c.model.backbone not in ("mlp", "embedded") or c.model.kernel == "bn-cosine",
+        lambda c: c.model.backbone not in ("mlp", "embedded", "tuned") or c.model.kernel == "bn-cosine",
         ("model.norm",),
     ),
     Place(

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from metavib.data.table import digest
 from metavib.files import write_json
 from metavib.training import build, loop, run_folder
 from metavib.training.config import Config, TasksConfig, from_saved
@@ -101,6 +102,7 @@ def record(config: Config, evaluation: dict[str, Any], metrics: list[dict[str, A
         "commit": commit(),
         "machine": machine(config.device),
         "data": data(config.tasks),
+        **_network(config),
         "versions": versions | {"python": sys.version.split()[0]},
     }
 
@@ -124,6 +126,16 @@ def data(tasks: TasksConfig) -> dict[str, str] | str | None:
     if tasks.name == "table":
         return {Path(tasks.table.csv or "").name: tasks.table.digest}
     return "generated"
+
+
+def _network(config: Config) -> dict[str, str]:
+    """SHA-256 of the network that training began with, where there is one."""
+    if not config.model.pretrained:
+        return {}
+    from metavib.training.protocols import tuned
+
+    path = tuned.where(config)
+    return {"network": digest(path)} if path.exists() else {}
 
 
 def machine(device: str) -> str:

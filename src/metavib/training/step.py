@@ -107,7 +107,7 @@ def backward(bound: Bound) -> Bound:
 
 
 def adam(model: Model, config: Config) -> torch.optim.Adam:
-    """Adam, with learning rates of their own for the kernel's out-scale and for the encoder's parameters."""
+    """Adam, with rates of their own for the kernel's out-scale, the encoder, and a network that knows something."""
     options, cuda = config.train, config.device.startswith("cuda")
     rates: dict[float, list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -116,6 +116,8 @@ def adam(model: Model, config: Config) -> torch.optim.Adam:
             rate = options.scale_lr
         elif name.startswith("encoder.") and options.site_lr is not None:
             rate = options.site_lr
+        elif ".trunk." in name and options.network_lr is not None:
+            rate = options.network_lr
         if parameter.requires_grad:
             rates.setdefault(rate, []).append(parameter)
     groups: list[dict[str, Any]] = []

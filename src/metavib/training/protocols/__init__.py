@@ -16,6 +16,10 @@ def experiment(config: Config) -> Experiment:
     if config.tasks.name in (*CLASSIFICATION, EMBEDDINGS):
         from metavib.training.protocols.classification import Classification  # readers of images only where needed
 
+        if config.model.backbone == "tuned":
+            from metavib.training.protocols.tuned import Tuning
+
+            return Tuning(config)
         return Classification(config)
     if config.tasks.name == TABLE:
         from metavib.training.protocols.table import Table

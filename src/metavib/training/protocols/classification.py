@@ -43,7 +43,7 @@ from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task
 from metavib.training import build, metrics
-from metavib.training.config import BOUND, EMBEDDINGS, TRANSFER, Config, TasksConfig
+from metavib.training.config import BOUND, EMBEDDINGS, TRANSFER, TUNED, Config, TasksConfig
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
 from metavib.training.metrics import PLAIN, Temperature
@@ -91,8 +91,9 @@ class Classification(Experiment):
         if self.ways != config.tasks.ways:  # refused where weights belong to ways, before any work
             build.of_ways(build.model(config), config, self.ways)
         self.config, self.dtype = config, build.DTYPES[config.precision]
-        self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // max(config.tasks.size, 28) ** 2)
         self.splits = (load(config.tasks) if splits is None else splits).to(config.device)
+        side = 28 if _vectors(self.splits.validation) else max(config.tasks.size, 28)
+        self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // side**2)
         self.source = self._training()
         self._validation: dict[tuple[int, int], list[Task]] = {}
         self._scores: _Scores | None = None
@@ -247,7 +248,8 @@ class Classification(Experiment):
         transform: Transform | None = None,
     ) -> TaskSource:
         tasks = self.config.tasks
-        transform = transform or (training_transform if tasks.augment_test else evaluation_transform)(tasks)
+        seen = unit if _vectors(data) else (training_transform if tasks.augment_test else evaluation_transform)(tasks)
+        transform = transform or seen
         if tasks.alphabets:
             sizes: Any = {"ways": ways, "shots": shots, "queries": queries, "pictures": min(shots, tasks.shots)}
             return AlphabetEpisodes(data, **sizes, transform=transform)
@@ -316,8 +318,9 @@ class _Scores:
             model = build.of_ways(model, config, world.ways)
         step = partial(world._validation_scores, model, self.noise)
         self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
-        # A new head is fitted to a new copy of the model every time: not the same memory, so nothing to replay.
-        if not transfers and config.device != "cpu":
+        # A new head is fitted to a new copy of the model every time, and a network that is tuned makes new vectors of
+        # the pictures: not the same memory, so nothing to replay.
+        if not transfers and config.device != "cpu" and config.model.backbone != "tuned":
             batches = len(world._all_validation_tasks())  # larger images are in more of them
             times = config.train.steps // max(1, config.train.validate_every) * batches
             work = compiled(world.probabilities, config.device, times=times // config.unrolled)
@@ -326,6 +329,11 @@ class _Scores:
     def __call__(self) -> tuple[Tensor, ...]:
         self.noise.manual_seed(self.noise.initial_seed())  # the same draws every time
         return self.step()
+
+
+def _vectors(data: Labelled) -> bool:
+    """Whether there are vectors in place of the pictures."""
+    return data.images.ndim == 2
 
 
 def _check_network(config: Config) -> None:
@@ -337,6 +345,10 @@ def _check_network(config: Config) -> None:
         raise ValueError(f"{method} learns from pictures; on embeddings take logistic-regression or proto-net.")
     if not vectors and backbone in ("embedded", "mlp"):
         raise ValueError(f"model.backbone = {backbone} takes vectors; images need conv4, strided-conv4 or resnet12.")
+    if backbone == "tuned" and method not in TUNED:
+        raise ValueError(f"a tuned network learns with {', '.join(TUNED)}; got {method}.")
+    if backbone == "tuned" and not config.model.pretrained:
+        raise ValueError("model.backbone = tuned starts from a network of `metavib pretrain`: pass --backbone RUN.")
 
 
 def _check_likelihood(config: Config, ways: int) -> None:

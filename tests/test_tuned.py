@@ -1,0 +1,211 @@
+"""A network of the supervised stage that goes on learning: where it starts, what it keeps, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import program
+import tiny
+from metavib.adapt.learner import Learner
+from metavib.data import Splits
+from metavib.data.embeddings import write_embeddings
+from metavib.data.table import digest
+from metavib.networks.norm import TaskNorm
+from metavib.networks.tuned import Tuned
+from metavib.tasks.inputs import Inputs
+from metavib.training import build, loop, pretrain, recipes, run_folder
+from metavib.training.config import TUNED, Config
+from metavib.training.embedding import View, embedded
+from metavib.training.fields import override
+from metavib.training.protocols import embeddings, tuned
+from metavib.training.protocols.classification import Classification, evaluation_transform
+from metavib.training.protocols.tuned import Tuning
+from metavib.training.step import adam
+
+SIZE = 32
+SMALL: dict[str, Any] = {
+    "tasks.size": SIZE,
+    "tasks.augment": False,
+    "tasks.queries": 3,
+    "tasks.ways": 3,
+    "model.samples": 20,
+    "model.view": 40,
+    "model.mirror": True,
+    "train.steps": 6,
+    "train.tasks": 2,
+    "train.splits": 2,
+    "train.validate_every": 3,
+    "train.validation_tasks": 10,
+    "train.log_every": 2,
+    "test.tasks": 20,
+    "test.queries": 5,
+}
+
+
+def pictures() -> Splits:
+    return Splits(*(tiny.images(name, 6, size=SIZE, seed=i) for i, name in enumerate(Splits._fields)))
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory) -> Path:
+    """A supervised stage of a few steps."""
+    folder = tmp_path_factory.mktemp("stage") / "run"
+    changes = {"widths": [4, 8, 8, 8], "tasks.ways": 3, "tasks.size": SIZE, "tasks.augment": False, "batch": 12}
+    short = {"epochs": 4, "episodes": 10, "validate_every": 2}
+    config = override(pretrain.pretraining("glyphs"), changes | short)
+    pretrain.pretrain(config, folder, quiet=True, splits=pictures())
+    return folder
+
+
+def config(stage: Path, method: str = "gp-vib", **changes: Any) -> Config:
+    splits = {"train.splits": 1} if method == "dkt" else {}
+    made = override(recipes.tuned("glyphs", method, shots=1), SMALL | splits | {"model.pretrained": str(stage)})
+    return tuned.resolve(override(made, changes))
+
+
+@pytest.mark.parametrize("method", TUNED)
+def test_before_the_first_step_it_is_the_route_over_frozen_features(stage, tmp_path, method):
+    """A test is that of the experiment `embeddings` on the vectors of `metavib embed` (whose file rounds them)."""
+    ours = config(stage, method)
+    world = Tuning(ours, pictures())
+    model = build.model(ours)
+    world.acquaint(model)
+    found = world.evaluate(model, quiet=True)
+
+    network = pretrain.load_backbone(stage).network
+    vectors, _ = embedded(network, pictures(), ours.tasks, [View(40, mirror=True)], episodes=6)
+    write_embeddings(tmp_path / "vectors.npz", vectors)
+    same = {name: value for name, value in SMALL.items() if not name.startswith(("model.v", "model.mi", "tasks.size"))}
+    frozen = override(
+        recipes.improved("embeddings", method, shots=1, kernel="cosine"),
+        same | {"train.splits": 1, "tasks.features": [str(tmp_path / "vectors.npz")], "tasks.augment": False},
+    )
+    frozen = embeddings.resolve(frozen)
+    beside = Classification(frozen, vectors)
+    start = build.model(frozen)
+    beside.acquaint(start)
+    wanted = beside.evaluate(start, quiet=True)
+    for key in ("metrics", "tempered_metrics"):
+        ours_, theirs = found["rows"][0][key], wanted["rows"][0][key]
+        assert ours_["nll"]["mean"] == pytest.approx(theirs["nll"]["mean"], rel=1e-6)
+        assert ours_["accuracy"]["mean"] == pytest.approx(theirs["accuracy"]["mean"])
+    assert found["rows"][0]["metrics"]["accuracy"]["mean"] > 0.6  # of 3
+
+
+def test_pictures_and_their_vectors_have_the_same_features(stage):
+    """What a user's picture goes through is what validation and test go through."""
+    ours = config(stage)
+    world, model = Tuning(ours, pictures()), build.model(ours)
+    world.acquaint(model)
+    model.eval()
+    network, data = tuned.tuned(model), pictures().test
+    vectors = world._vectors(network, data).images
+    everything = torch.ones(len(vectors), dtype=torch.bool)
+    seen = evaluation_transform(ours.tasks)(data.images, torch.Generator())
+    torch.testing.assert_close(
+        network(Inputs(seen, everything, 0)), network(Inputs(vectors, everything, 0)), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("method", TUNED)
+def test_a_run_learns_from_tasks_and_leaves_the_statistics_of_its_stage_alone(stage, tmp_path, method):
+    ours = config(stage, method, **{"train.network_lr": 1e-3})
+    trained = loop.train(ours, tmp_path / "run", quiet=True, world=Tuning(ours, pictures()))
+    lines = run_folder.read_metrics(tmp_path / "run")
+    assert [line["step"] for line in lines if "validation" in line] == [0, 3, 6]
+    assert lines[0]["validation"]["accuracy"] > 0.6
+    last = run_folder.latest(tmp_path / "run").part("model")
+    before = pretrain.load_backbone(stage).network.body.state_dict()
+    after = {name.split(".trunk.body.")[1]: t for name, t in last.items() if ".trunk.body." in name}
+    assert after.keys() == before.keys()
+    for name, t in before.items():
+        assert torch.equal(after[name], t) == ("running" in name), name
+    assert all(not part.training for part in trained.modules() if isinstance(part, TaskNorm))
+
+
+def test_the_best_on_validation_may_be_the_frozen_start(stage, tmp_path, monkeypatch):
+    """Where no step makes validation better, what is tested and used is what was there before."""
+    ours, scores = config(stage), iter((0.9, 0.8, 0.9))
+    monkeypatch.setattr(Tuning, "validate", lambda self, model: {"score": next(scores)})
+    chosen = loop.train(ours, tmp_path / "run", quiet=True, world=Tuning(ours, pictures()))
+    assert run_folder.chosen(tmp_path / "run").step == 0
+    before = pretrain.load_backbone(stage).network.body.state_dict()
+    assert tiny.same_tensors(tuned.tuned(chosen).trunk.body.state_dict(), before)
+
+
+def test_a_stopped_run_goes_on_to_the_same_numbers(stage, tmp_path):
+    ours = config(stage, **{"train.save_every": 2})
+    world = Tuning(ours, pictures())
+    whole = loop.train(ours, tmp_path / "whole", quiet=True, world=world)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(step: int, score: float) -> None:
+        if step == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        loop.train(ours, tmp_path / "part", quiet=True, world=world, watch=stop)
+    again = loop.train(ours, tmp_path / "part", resume=True, quiet=True, world=Tuning(ours, pictures()))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+
+
+def test_the_network_has_a_rate_of_its_own(stage):
+    ours = config(stage, **{"train.network_lr": 1e-4, "train.lr": 1e-2, "train.site_lr": 1e-2, "train.scale_lr": 1e-2})
+    model = build.model(ours)
+    groups = {group["lr"]: len(group["params"]) for group in adam(model, ours).param_groups}
+    trunk = len(list(tuned.tuned(model).trunk.parameters()))
+    assert groups == {1e-4: trunk, 1e-2: len(list(model.parameters())) - trunk}
+
+
+def test_half_precision_is_left_to_the_network(stage):
+    """Centring and whitening of vectors are done in full: the same numbers with bfloat16 as without."""
+    x = Inputs(torch.randn(5, 8), torch.ones(5, dtype=torch.bool), 0)
+    full, half = (build.model(config(stage, precision=name)).eval() for name in ("float32", "bf16"))
+    assert tuned.tuned(half).trunk.bf16
+    torch.testing.assert_close(half.prior.network(x), full.prior.network(x), rtol=0, atol=0)
+
+
+def test_widths_come_from_the_file_and_other_pictures_are_refused(stage):
+    assert config(stage).model.widths == (4, 8, 8, 8)
+    with pytest.raises(ValueError, match="sees pictures of 1 channels; those of cub have 3"):
+        tuned.resolve(override(recipes.tuned("cub", "gp-vib"), {"model.pretrained": str(stage)}))
+    with pytest.raises(FileNotFoundError, match="metavib pretrain"):
+        tuned.resolve(override(recipes.tuned("cub", "gp-vib"), {"model.pretrained": "nothing.safetensors"}))
+    with pytest.raises(ValueError, match="a tuned network learns with"):
+        recipes.tuned("cub", "maml")
+    with pytest.raises(ValueError, match="is tuned on"):
+        recipes.tuned("sinusoid", "gp-vib")
+    with pytest.raises(ValueError, match="--backbone RUN"):
+        Classification(recipes.tuned("glyphs", "gp-vib"), pictures())
+    with pytest.raises(ValueError, match=r"model\.view"):
+        override(recipes.tuned("cub", "gp-vib"), {"model.view": 3})
+
+
+def test_no_picture_sees_another_while_training():
+    phi = Tuned(1, (4, 4, 4, 4)).train()
+    x, mask = torch.rand(6, 1, 16, 16), torch.ones(6, dtype=torch.bool)
+    together = phi(Inputs(x, mask, 0))
+    torch.testing.assert_close(together[:2], phi(Inputs(x[:2], mask[:2], 0)))
+
+
+def test_from_the_command_line_and_back_to_features(tmp_path, monkeypatch):
+    """pretrain, train --backbone, then embed of the tuned network, and a learner of the run."""
+    monkeypatch.chdir(tmp_path)
+    small = ["--set", "widths=[4,8,8,8]", "--set", "episodes=10", "--set", "tasks.augment=false"]
+    program.done("pretrain", "glyphs", "--epochs", "1", *small, "--out", "stage", "--quiet")
+    sets = [f"{name}={json.dumps(value)}" for name, value in SMALL.items() if name != "tasks.size"]
+    options = [part for text in sets for part in ("--set", text)]
+    program.done("train", "glyphs", "--backbone", "stage", *options, "--out", "tuned", "--quiet")
+    record = run_folder.read_record(Path("tuned"))
+    assert record is not None and record["evaluation"]["rows"][0]["metrics"]["accuracy"]["mean"] > 0.38  # of 3
+    assert record["network"] == digest(Path("stage/backbone.safetensors"))
+    program.done("embed", "tuned", "glyphs", "--episodes", "6", "--out", "tuned.npz", "--quiet")
+    learner = Learner.from_run("tuned")
+    assert learner.adapt((torch.rand(4, 1, 28, 28), ["a", "b"] * 2)).predict(torch.rand(1, 1, 28, 28)) is not None
+    ended = program.metavib("train", "glyphs", "--backbone", "stage", "--improved", "--out", "c")
+    assert ended.status and "give one of them" in ended.err
