@@ -89,7 +89,7 @@ def train_table(place: Path, kind: str) -> Path:
     data = write(place / "data.csv", HEADER, [row for seed in range(12) for row in task_rows(kind, seed)])
     table = ["--csv", data, "--task", "city", "--target", "demand", "--likelihood", kind]
     options = settings(**{"model.widths": [8, 8], "test.shots": [3]})
-    done("train", "table", *table, "--steps", 20, "--out", place / "run", "--quiet", *options)
+    done("train", "table", "--method", "gp-vib", *table, "--steps", 20, "--out", place / "run", "--quiet", *options)
     return place / "run"
 
 

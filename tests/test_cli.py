@@ -406,7 +406,7 @@ def test_the_config_that_is_printed_is_read_again(metavib, tmp_path, name):
     for method in METHODS if name in CLASSIFICATION else BOUND:
         (tmp_path / "c.toml").write_text(metavib("config", name, "--method", method).out)
         assert read(tmp_path / "c.toml") == recipes.recipe(name, method)
-    assert strict(metavib("config", name, "--json").out) == to_dict(recipes.recipe(name, "gp-vib"))
+    assert strict(metavib("config", name, "--json").out) == to_dict(recipes.recipe(name, recipes.default_method(name)))
 
 
 def test_the_config_of_a_run_is_printed(metavib, runs, tmp_path):

@@ -31,7 +31,7 @@ BATCHES = [(), (3,), (2, 3)]
 models = pytest.mark.parametrize("case", cases.MODELS, ids=repr)
 
 # Parts with a test file of their own: each package, and the file that must be there.
-ELSEWHERE = {"metavib.baselines": "test_baselines.py"}
+ELSEWHERE = {"metavib.baselines": "test_baselines.py", "metavib.groups.shares": "test_shares.py"}
 
 
 def run(model: Model, task: Task, noise: Tensor | None = None) -> Bound:

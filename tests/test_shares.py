@@ -5,9 +5,12 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 
+from metavib.adapt.learner import Learner
+from metavib.adapt.predictor import Memorised
+from metavib.adapt.preparation import ModelSpace
 from metavib.estimators import FewShotClassifier
-from metavib.estimators.shares import FLOOR, Shares, SharesPredictor
-from metavib.estimators.tasks import Rows
+from metavib.groups import learn_shares
+from metavib.groups.shares import FLOOR
 
 
 def people(count=190, each=12, seed=0):
@@ -55,7 +58,8 @@ def test_without_a_column_that_says_something_it_is_a_smoothed_share():
     who = np.repeat(np.arange(150), 10)
     yes = rng.random(len(who)) < rng.beta(1, 3, 150)[who]
     x = torch.zeros(len(who), 1, dtype=torch.float64)
-    shares = Shares(Rows(x, torch.tensor(yes).long(), who), ("no", "yes"), seed=0)
+    model = learn_shares(x, torch.tensor(yes).long(), who, classes=2, seed=0)
+    shares = Learner(model, preparation=ModelSpace(("no", "yes")))
     for n, hits in ((0, 0), (1, 1), (4, 1), (6, 6)):
         labels = ["yes"] * hits + ["no"] * (n - hits)
         found = shares.adapt((x[:n], labels)).predict(x[:1]).probabilities[0, 1]
@@ -68,7 +72,7 @@ def test_an_update_is_what_all_rows_at_once_give_and_columns_follow_the_classes(
     parts.partial_fit(x[4:9], y[4:9])
     np.testing.assert_allclose(parts.predict_proba(x[:20]), whole.predict_proba(x[:20]), atol=1e-9)
     np.testing.assert_array_equal(whole.predict(x[:20]), whole.classes_[whole.predict_proba(x[:20]).argmax(1)])
-    assert isinstance(whole.predictor_, SharesPredictor) and whole.predictor_.n == 9
+    assert isinstance(whole.predictor_, Memorised) and whole.predictor_.n == 9
 
 
 def test_several_common_classes_have_probabilities_that_add_up():

@@ -119,7 +119,7 @@ def _packed(file: TaskFile, trained: Trained) -> tuple[dict[str, Tensor], dict[s
     tensors: dict[str, Tensor] = {}
     if supports:
         tensors["x"] = torch.cat([support.whole.x for support, _ in supports])
-        tensors["y"] = torch.cat([trained.outputs(support.whole, classes) for support, classes in supports])
+        tensors["y"] = torch.cat([trained.places(support.whole, classes) for support, classes in supports])
     if memories:
         M = memories[0].sums.A.shape[-1]
         rows, columns = torch.tril_indices(M, M)
@@ -251,6 +251,8 @@ class _Reader:
             if not len(self.ids) == len(self.classes) == len(self.batches) > 0:
                 raise ValueError("its lists of tasks differ in length, or are empty")
             some = [k for k, sizes in zip(self.classes, self.batches, strict=True) if sizes is None]
+            if strange := {k for k in self.classes if trained.common and not set(k) <= set(trained.common)}:
+                raise ValueError(f"a task has the classes {list(strange.pop())[:9]}, which the model does not know")
             self.blanks = [trained.blank(k, self.event, "meta") for k in some]  # shapes alone
         except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} has a damaged header: {error}.") from error

@@ -110,6 +110,8 @@ class Predictors(Mapping[Hashable, Predictor]):
     def classes(self) -> Labels:
         """Labels of a classifier's classes, those of all tasks together; none for real outputs."""
         known = dict.fromkeys(kept.classes for kept in self._tasks.values())
+        if self._trained.common:
+            return self._trained.common
         return next(iter(known)) if len(known) == 1 else distinct([label for classes in known for label in classes])
 
     @property

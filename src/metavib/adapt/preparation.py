@@ -72,7 +72,14 @@ class Preparation(ABC):
 
 @final
 class ModelSpace(Preparation):
-    """Nothing is done: tensors and arrays are in the model's own space already."""
+    """Nothing is done: tensors and arrays are in the model's own space already.
+
+    Args:
+        classes: labels of the classes that every task has, where the model knows them.
+    """
+
+    def __init__(self, classes: Sequence[Hashable] | None = None) -> None:
+        self.classes = None if classes is None else tuple(classes)
 
     def inputs(self, data: Any) -> Any:
         """The inputs as they came: they are in the model's own space already."""

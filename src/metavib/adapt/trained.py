@@ -15,6 +15,7 @@ from metavib.adapt.prediction import ClassPrediction, Prediction, RealPrediction
 from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
 from metavib.encoders import GPEncoder
+from metavib.groups import Shares
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax, ordered
 from metavib.marginals import Marginals, Normal, Point, Samples
@@ -99,8 +100,21 @@ class Trained:
         _check_event(tuple(x.shape[1:]), event)
         return x
 
+    @property
+    def common(self) -> Labels:
+        """Labels of the classes that the model itself knows, by the order of its outputs; none where classes are new.
+
+        A model that has learned how probable each of some classes is means these very ones in every task.
+        """
+        if not isinstance(self.model.likelihood, Shares):
+            return ()
+        return self.preparation.classes or tuple(range(self.model.likelihood.classes))
+
     def classes(self, labels: list[Hashable], given: Sequence[Hashable] | None) -> Labels:
         """The classes of a new task: those that the user names, those of the run, or those that its labels are."""
+        if self.common:
+            wanted = self.common if given is None else plain_labels(given)
+            return self._of_common(wanted, labels)
         if not self.classifies:
             if given is not None:
                 name = type(self.model.likelihood).__name__
@@ -122,6 +136,8 @@ class Trained:
 
     def more_classes(self, known: Labels, labels: list[Hashable]) -> Labels:
         """The classes of a task after points that may be of new ones."""
+        if self.common:
+            return self._of_common([*known, *labels], labels)
         new = [k for k in distinct(labels) if k not in set(known)]
         if new and isinstance(self.model.likelihood, Bernoulli):
             raise ValueError(
@@ -130,6 +146,18 @@ class Trained:
             )
         self._check_ways((*known, *new))
         return (*known, *new)
+
+    def _of_common(self, wanted: Sequence[Hashable], labels: list[Hashable]) -> Labels:
+        """Some of the classes that the model knows, in its order; the labels must be among them."""
+        common = self.common
+        if new := [k for k in distinct([*wanted, *labels]) if k not in set(common)]:
+            raise ValueError(
+                f"tasks have the classes {', '.join(map(repr, common))} in common; got {', '.join(map(repr, new))}. "
+                "For classes that are new in each task take a network (backbone='mlp', --method gp-vib)."
+            )
+        if others := [k for k in distinct(labels) if k not in set(wanted)]:
+            raise ValueError(f"a point has the label {others[0]!r}, which is not among the classes {list(wanted)}.")
+        return common if len(common) == 2 else tuple(k for k in common if k in set(wanted))
 
     @property
     def any_ways(self) -> bool:
@@ -145,7 +173,11 @@ class Trained:
             )
 
     def outputs(self, points: Batch, classes: Labels) -> Tensor:
-        """Real outputs, or the columns of the labels."""
+        """Real outputs, or the columns of the labels as the model has them."""
+        return self.places(points, self.common or classes)
+
+    def places(self, points: Batch, classes: Labels) -> Tensor:
+        """Real outputs, or the places of the labels among some classes."""
         if not self.classifies:
             return points.y
         column = {k: i for i, k in enumerate(classes)}
@@ -153,8 +185,8 @@ class Trained:
 
     def seen(self, points: Batch, classes: Labels) -> list[bool]:
         """Which columns of latent values speak of points: those of classes without any do not."""
-        if not self.classifies or isinstance(self.model.likelihood, Bernoulli):
-            return [True]  # one latent value, whatever the outputs
+        if self.model.likelihood.latents == 1 or self.common:
+            return [True] * self.model.likelihood.latents  # one latent value, or one of a class that is known anyway
         labels = set(points.labels)
         return [k in labels for k in classes]
 
@@ -165,7 +197,8 @@ class Trained:
         if self.obstacle is not None:
             raise TypeError(f"this model keeps no memory of constant size: {self.obstacle}.")
         likelihood, (prior, kernel) = self.model.likelihood, self._gp()
-        if (isinstance(likelihood, Bernoulli) and len(classes) != 2) or (classes and not self.classifies):
+        shared = self.classifies and likelihood.latents == 1
+        if (shared and len(classes) != 2) or (classes and not self.classifies):
             raise ValueError(f"{type(likelihood).__name__} has no room for the classes {list(classes)[:9]}")
         features = prior.network.body.features
         assert isinstance(features, int)
@@ -304,6 +337,9 @@ class Trained:
         if isinstance(likelihood, RealLikelihood):
             return RealPrediction(q, likelihood, *likelihood.predict(q))
         assert isinstance(likelihood, ClassLikelihood)
+        if self.common:
+            p = likelihood.predict(q)[:, [self.common.index(k) for k in classes]]
+            return ClassPrediction(p / p.sum(-1, keepdim=True), p.argmax(-1), classes)
         shared = q.mean.shape[-1] != len(classes)  # two classes, one latent value
         best = (q.mean[..., 0] > 0).long() if shared else q.mean.argmax(-1)
         p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metavib.cli.options import Given, Improved, Json, KernelName, Method, Set, Shots, described
-from metavib.training.config import EXPERIMENTS, METHODS
+from metavib.training.config import EXPERIMENTS, HIERARCHICAL, METHODS
 
 if TYPE_CHECKING:
     from metavib.training.config import Config
@@ -49,7 +49,7 @@ def config(
     elif what is None:
         raise ValueError(
             "say what to print: an experiment, a run folder or a field; `metavib config --help` has examples. "
-            f"Experiments: {', '.join(EXPERIMENTS)}. Methods: {', '.join(METHODS)}."
+            f"Experiments: {', '.join(EXPERIMENTS)}. Methods: {', '.join((*METHODS, HIERARCHICAL))}."
         )
     elif what in EXPERIMENTS or (Path(what) / "config.json").exists():
         given = Given(assign, {"--shots": ("tasks.shots", shots), "--kernel": ("model.kernel", kernel)})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metavib.training.config import EXPERIMENTS, METHODS
+from metavib.training.config import EXPERIMENTS, HIERARCHICAL, METHODS
 
 if TYPE_CHECKING:
     from metavib.training.config import Config
@@ -27,7 +27,9 @@ Experiment = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help=f"One of: {', '.join(METHODS)}. Without it: gp-vib.", autocompletion=_starting(METHODS), show_default=False
+        help=f"One of: {', '.join((*METHODS, HIERARCHICAL))}. Without it: hierarchical on a table, gp-vib elsewhere.",
+        autocompletion=_starting((*METHODS, HIERARCHICAL)),
+        show_default=False,
     ),
 ]
 ConfigFile = Annotated[
@@ -164,7 +166,7 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
 
     Args:
         name: the experiment.
-        method: decides the recipe, where no file does; None for gp-vib.
+        method: decides the recipe, where no file does; None for hierarchical on tables and gp-vib elsewhere.
         given: what was said about fields.
         config: a config file in place of the recipe.
         improved: our own recipe in place of the paper's.
@@ -181,7 +183,7 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
                 raise ValueError("--backbone has a recipe of its own, and so has --improved: give one of them.")
             default = recipes.tuned
         sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel")}
-        base = default(name, method or "gp-vib", **sizes)
+        base = default(name, method or recipes.default_method(name, given.values.get("model.likelihood")), **sizes)
     else:
         base = read(config)
         if improved:

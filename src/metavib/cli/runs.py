@@ -39,7 +39,7 @@ from metavib.cli.options import (
     names,
     resolved,
 )
-from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, REGRESSION, TABLE, read
+from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, HIERARCHICAL, REGRESSION, TABLE, read
 
 if TYPE_CHECKING:
     from metavib.training.config import Config
@@ -227,7 +227,8 @@ def plot(
     saved, lines = run_folder.latest(run), run_folder.read_metrics(run)
     folder, tasks = out or run, saved.config.tasks.name
     title = f"{saved.config.method} on {tasks}"
-    figures = {"learning_curve.png": plots.learning_curve(lines, title)} if lines else {}
+    stepped = [line for line in lines if "value" in line]
+    figures = {"learning_curve.png": plots.learning_curve(stepped, title)} if stepped else {}
     if tasks in REGRESSION:
         figures["predictions.png"] = plots.predictions(run_folder.selected(run), saved.config, seed=seed)
     elif tasks in (*CLASSIFICATION, EMBEDDINGS) and (record := run_folder.read_record(run)):
@@ -278,6 +279,10 @@ def show(run: Run, json_: Json = False) -> None:
         "model": f"{parameters:,} parameters, {c.repeats} repeat{'s' * (c.repeats > 1)}, {c.precision}, seed {c.seed}",
         "adapted to a task": "keeps " + (f"its points: {obstacle}" if obstacle else "a memory of constant size"),
     }
+    if c.tasks.name == TABLE:
+        about |= {"experiment": tables.roles(to_dict(c)["tasks"]["table"])}
+    if c.method == HIERARCHICAL:
+        about |= {"training": f"no steps: learned from all groups at once in {seconds:.0f} s"}
     text = tables.markdown(("run", str(run)), about.items())
     print_markdown(text + ("\n\n" + tables.evaluation(result) if result else ""))
 

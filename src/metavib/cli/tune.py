@@ -128,7 +128,7 @@ def tune(
         "--likelihood": ("model.likelihood", likelihood),
         "--features": ("tasks.features", list(map(str, features)) or None),
     }
-    wanted = resolved(name, method, Given(assign, options), config=config, improved=improved)
+    wanted = resolved(name, method or "gp-vib", Given(assign, options), config=config, improved=improved)
     fixed = set(assignments(assign))
     named = study or _name(wanted)
     search = Search(

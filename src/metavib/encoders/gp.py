@@ -7,7 +7,7 @@ from torch import Tensor
 from metavib.encoders.encoder import Encoder
 from metavib.encoders.sites import FullSites, SimplifiedSites, SiteEncoder
 from metavib.kernels import ExplicitKernel
-from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, Softmax
+from metavib.likelihoods import ClassLikelihood, Likelihood, Softmax
 from metavib.networks.weights import Weights
 from metavib.posteriors.functions import Dual, EachPoint, Primal, posterior
 from metavib.posteriors.memory import Memory, Sites, memorise
@@ -125,7 +125,7 @@ class GPEncoder(Encoder):
             )
         if (mixing := prior.mixing) is not None:
             return mixing
-        if isinstance(likelihood, ClassLikelihood) and not isinstance(likelihood, Bernoulli):
+        if isinstance(likelihood, ClassLikelihood) and likelihood.latents > 1:
             if not isinstance(likelihood, Softmax) or not isinstance(sites, SimplifiedSites | FullSites):
                 names = f"{type(sites).__name__} for {type(likelihood).__name__}"
                 return f"{names} are not known to be +1 and -1 times the same number for every class"

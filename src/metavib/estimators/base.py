@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 from torch import Tensor
 
-from metavib.adapt.learner import Learner
+from metavib.adapt.learner import Learner, Predictor
 from metavib.data.schema import Schema, learn
 from metavib.data.table import Table, by_name, cells_of, in_memory, is_missing
 from metavib.estimators.models import build_model
@@ -63,8 +63,9 @@ class FewShotEstimator(BaseEstimator):
     missing: str
     random_state: Any
     verbose: bool
-    model_: Any  # a Model, or one for each class
-    predictor_: Any  # a Predictor, or a SharesPredictor
+    model_: Model
+    learner_: Learner
+    predictor_: Predictor
     history_: History | None
     schema_: Schema | None
     _objective: Objective  # what meta-training maximises
@@ -75,16 +76,16 @@ class FewShotEstimator(BaseEstimator):
     def adapt(self, X: Any, y: Any) -> Self:
         """A new estimator for the task of some rows; this one stays as it is."""
 
-    def _adapted(self, predictor: Any) -> Self:
+    def _adapted(self, predictor: Predictor) -> Self:
         adapted = copy.copy(self)
         adapted.predictor_ = predictor
         return adapted
 
     @abstractmethod
-    def _without_rows(self) -> Any:
+    def _without_rows(self) -> Predictor:
         """A task of which nothing is known: its predictions are the prior's."""
 
-    def _adapted_predictor(self) -> Any:
+    def _adapted_predictor(self) -> Predictor:
         """The task this estimator is adapted to; before that, one without rows."""
         check_is_fitted(self, "model_")
         return self.predictor_ if hasattr(self, "predictor_") else self._without_rows()

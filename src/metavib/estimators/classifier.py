@@ -12,10 +12,11 @@ from torch import Generator, Tensor
 
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import ClassPrediction
+from metavib.adapt.preparation import ModelSpace
 from metavib.estimators.base import SEEDS, FewShotEstimator
 from metavib.estimators.models import WIDE
-from metavib.estimators.shares import Shares, SharesPredictor
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
+from metavib.groups import learn_shares
 from metavib.likelihoods import Bernoulli, Likelihood, Softmax
 from metavib.model import Model
 from metavib.objective import vib
@@ -37,7 +38,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     * `fit(X, y, tasks=ids)`: the rows with one id; classes need not be the same in two tasks. Where tasks have them in
       common (yes and no, say), a hierarchical prior learns how probable each is, from all tasks and a few rows of a new
-      one (`metavib.estimators.shares`): nothing is certain after rows of one class.
+      one (`metavib.groups.shares`): nothing is certain after rows of one class.
     * `fit(X, y)`: all rows. Each step draws `ways` of the classes (all of them, where there are no more), so that with
       many classes the model learns to tell apart classes it has never seen. Fit then adapts to all rows, and predicts
       like any classifier; `adapt(X, y)` to new classes.
@@ -72,7 +73,6 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         classes_: labels of the columns of `predict_proba`, sorted; those of its task, in an adapted estimator.
     """
 
-    learner_: Learner | Shares  # type: ignore[assignment]
     _objective = staticmethod(vib)
 
     def __init__(
@@ -154,8 +154,11 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns how probable the common classes are, and starts at a task of which nothing is known."""
-        self.learner_ = Shares(self._trainable(rows), self.classes_.tolist(), seed=seed)
-        self.model_, self.history_, self.n_iter_ = self.learner_.models, None, 1
+        x, y, ids = self._trainable(rows)
+        group = np.unique(ids, return_inverse=True)[1]
+        self.model_ = learn_shares(x, y, group, classes=len(self.classes_), seed=seed)
+        self.learner_ = Learner(self.model_, preparation=ModelSpace(self.classes_.tolist()))
+        self.history_, self.n_iter_ = None, 1
         self._become(self._without_rows())
         return self
 
@@ -257,7 +260,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             check_classification_targets(y)
         return X, np.asarray(y)
 
-    def _without_rows(self) -> Predictor | SharesPredictor:
+    def _without_rows(self) -> Predictor:
         """All classes of fit, as the prior has them."""
         x = self._inputs(np.zeros((0, *self._event)))
         return self.learner_.adapt((x, np.zeros(0)), classes=self.classes_.tolist())
@@ -265,12 +268,12 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     def _likelihood(self, ways: int) -> Likelihood:
         return Bernoulli() if self.likelihood == "bernoulli" else Softmax(ways, samples=SAMPLES)
 
-    def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None) -> Predictor | SharesPredictor:
+    def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None) -> Predictor:
         if self.likelihood == "bernoulli" and classes is None:
             classes = self.classes_  # a task may show one of the two only
         return self.learner_.adapt((self._inputs(X), y), classes=None if classes is None else list(classes))
 
-    def _become(self, predictor: Predictor | SharesPredictor) -> None:
+    def _become(self, predictor: Predictor) -> None:
         self.predictor_ = predictor
         self.classes_ = np.sort(np.array(predictor.classes))
 
@@ -308,7 +311,7 @@ def _within(y: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _probabilities(predictor: Predictor | SharesPredictor, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _probabilities(predictor: Predictor, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Sorted labels, and probabilities in their order."""
     prediction = predictor.predict(x)
     assert isinstance(prediction, ClassPrediction)

@@ -12,6 +12,8 @@ those of GP-VIB, and a posterior given some rows is that of `metavib.posteriors`
 additive. No rows give the prior, which is what is known of a group before its first row.
 """
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,6 +30,7 @@ from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Inputs
 
 NEGLIGIBLE = 1e-5  # directions that add less than this share of the noise variance to a prediction are left out of z
+BODY = "prior.network.body."  # where the tensors of a `Hierarchy` stand among those of its model
 FLOOR = 1e-6  # of the noise variance, of outputs of variance 1
 
 
@@ -67,6 +70,35 @@ class Hierarchy(Backbone):
 def empty(sizes: Sizes, rank: int) -> Model:
     """A model of the shape that `hierarchical` makes, before anything is known."""
     return gp_vib(Hierarchy(sizes, rank), Given(), ExactSites(), Gaussian(1.0, floor=FLOOR)).double()
+
+
+def like(state: Mapping[str, Tensor]) -> Model:
+    """A model of the shape that the tensors of a saved one have, before these are loaded into it.
+
+    Args:
+        state: the tensors by name, as `state_dict` gives them.
+
+    Raises:
+        ValueError: they are of no hierarchical prior.
+    """
+
+    def shape(name: str, dimensions: int = 1) -> tuple[int, ...]:
+        if name not in state or state[name].ndim != dimensions:
+            raise ValueError(f"a hierarchical prior has {name} of {dimensions} dimension(s), which is not there")
+        return tuple(state[name].shape)
+
+    def indices(name: str) -> int:
+        (count,) = shape(f"{BODY}phi.{name}")
+        places = state[f"{BODY}phi.{name}"]
+        if places.is_floating_point() or bool(((places < 0) | (places >= columns)).any()):
+            raise ValueError(f"{name} names columns that are not among the {columns} of the table")
+        return count
+
+    (columns,) = shape(f"{BODY}phi.length")
+    curved, varying, own_curved = (indices(name) for name in ("curved", "varying", "own_curved"))
+    points, own_points = (shape(f"{BODY}phi.{name}", 2)[0] for name in ("points", "own_points"))
+    sizes = Sizes(columns, curved, varying, own_curved, points, own_points)
+    return empty(sizes, shape(f"{BODY}root", 2)[1])
 
 
 @torch.no_grad()

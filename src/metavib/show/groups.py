@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from metavib.adapt.learner import Learner
 from metavib.adapt.prediction import ClassPrediction, RealPrediction
@@ -20,6 +21,7 @@ from metavib.data.table import Table
 from metavib.show.plots import BAND, COLOURS, INK, MEAN, STYLE
 from metavib.tasks.table import split_tasks
 from metavib.training.config import Config
+from metavib.training.protocols.obvious import OWN, POOLED, ridge
 from metavib.training.protocols.table import read_table
 
 KNOWN = (1, 2, 3, 5, 10, 20, 50)  # rows of a group that are known
@@ -107,6 +109,8 @@ def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
         axes[0].set_ylabel("share of wrong classes" if classes else "RMSE")
         if not classes:
             axes[0].set_yscale("log")
+            axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+            axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes[0].set_title(f"error on {found.groups} new groups")
         axes[0].legend(frameon=False, fontsize=8)
         if found.coverage:
@@ -135,8 +139,9 @@ def groups(learner: Learner, config: Config, *, seed: int = 1) -> Figure:
     names, counts = np.unique(world.ids[world.test], return_counts=True)
     chosen = random.permutation(names[counts > known])[:PANELS]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 5))
-        axes = figure.subplots(2, 3, sharey=True, squeeze=False).flat
+        rows_of_panels = -(-len(chosen) // 3)
+        figure = Figure(figsize=(9, 0.4 + 2.3 * rows_of_panels))
+        axes = figure.subplots(rows_of_panels, 3, sharey=True, squeeze=False).flat
         for ax, name in zip(axes, chosen, strict=False):
             rows = random.permutation(np.flatnonzero(world.ids == name))
             _panel(ax, world, rows[:known], rows[known:], along)
@@ -208,7 +213,7 @@ def _ridges(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, 
         mine, asked = support[world.ids[support] == name], world.ids[query] == name
         own[asked] = ridge(world.x[mine], world.y[mine], world.x[query[asked]])
         level[asked] = world.y[mine].mean()
-    return {"ridge of all groups": pooled, "ridge of the K rows": own, "mean of the K rows": level}
+    return {POOLED: pooled, OWN: own, "mean of the K rows": level}
 
 
 def _majorities(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, np.ndarray]:
@@ -224,11 +229,3 @@ def _majorities(world: _World, support: np.ndarray, query: np.ndarray) -> dict[s
 def _most(labels: Sequence[str] | np.ndarray) -> str:
     values, counts = np.unique(labels, return_counts=True)
     return str(values[counts.argmax()])
-
-
-def ridge(x: np.ndarray, y: np.ndarray, at: np.ndarray, *, penalty: float = 1.0) -> np.ndarray:
-    """Predictions of a linear regression with an intercept and a penalty on the squared slopes."""
-    middle, level = x.mean(0), y.mean()
-    centred = x - middle
-    slopes = np.linalg.solve(centred.T @ centred + penalty * np.eye(x.shape[1]), centred.T @ (y - level))
-    return level + (at - middle) @ slopes

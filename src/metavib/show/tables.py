@@ -25,6 +25,8 @@ def plus_minus(found: dict[str, Any], digits: int = 3, scale: float = 1.0) -> st
 
 def evaluation(result: dict[str, Any]) -> str:
     """The test of one run, a row for each number of shots and inner steps."""
+    if result["experiment"] == "table" and "target" in result:
+        return of_table(result)
     return classification(result) if "episodes" in result["rows"][0] else regression(result)
 
 
@@ -75,6 +77,45 @@ def _beside_obvious(result: dict[str, Any]) -> str:
         f"\n\n± is the 95% interval over {episodes} test episodes of classes that training never saw. T is the "
         "temperature of the probabilities, fitted on validation."
     )
+
+
+def roles(table: dict[str, Any]) -> str:
+    """What the columns of a run's table are for."""
+    inputs = ", ".join(table["features"][:8]) + ", ..." * (len(table["features"]) > 8)
+    return f"table {table['csv']}: {table['target']!r} from {inputs}; a group is a {table['task']!r}"
+
+
+def of_table(result: dict[str, Any]) -> str:
+    """The test of a run on a table, beside what takes no meta-learning, in the units of the table."""
+    first = result["rows"][0]
+    metrics, others = first["metrics"], list(first["obvious"])
+    real = "mse" in metrics
+    header = ["rows known of a group", *_heads(first)[1:], "typical error" if real else "log loss", *others]
+    header += [_title(name) for name in metrics if name not in ("mse", "log_density", "coverage_50")]
+    header += ["log density"] if real else []
+    rows = []
+    for row in result["rows"]:
+        found = [row["metrics"], *(row["obvious"][name] for name in others)]
+        cells = [str(row["shots"]), *_sizes(row)[1:], *(_typical(m["mse"]) if real else _loss(m) for m in found)]
+        own = [name for name in metrics if name not in ("mse", "log_density", "coverage_50")]
+        cells += [plus_minus(row["metrics"][name], 2) for name in own]
+        rows.append(cells + ([plus_minus(row["metrics"]["log_density"])] if real else []))
+    unit = "the root of the mean squared error, in the units of" if real else "minus the mean log probability, of"
+    loss = "the typical error is" if real else "the log loss is"
+    return markdown(header, rows) + (
+        f"\n\nOn {first['tasks']} groups that were not learned from; {loss} {unit} {result['target']!r}; ± is a 95% "
+        "interval over groups."
+    )
+
+
+def _typical(mse: dict[str, Any]) -> str:
+    """The root of a mean squared error, with its interval."""
+    root, half = mse["mean"] ** 0.5, mse.get("ci95_over_repeats", mse["ci95_over_tasks"])
+    return f"{root:.4g}" if half is None or not root else f"{root:.4g} ± {half / 2 / root:.2g}"
+
+
+def _loss(found: dict[str, Any]) -> str:
+    return plus_minus(found["log_density"], scale=-1).replace("± -", "± ")
 
 
 def _class_cells(found: dict[str, Any]) -> list[str]:

@@ -1,11 +1,14 @@
 """From a config to the model and the objective it describes."""
 
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from metavib import baselines, methods
+from metavib import baselines, groups, methods
 from metavib.encoders import Descent, ExactSites, FullSites, GeneralSites, SimplifiedSites, SiteEncoder
 from metavib.kernels import RBF, BNCosine, Cosine, Kernel, Linear, Matern32, Matern52
 from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax, StudentT
@@ -15,7 +18,7 @@ from metavib.networks.embedded import Embedded
 from metavib.networks.tuned import Tuned
 from metavib.networks.weights import Network
 from metavib.objective import Objective, predictive, vib
-from metavib.training.config import BOUND, TRANSFER, Config, ModelConfig
+from metavib.training.config import BOUND, HIERARCHICAL, TRANSFER, Config, ModelConfig
 from metavib.training.engine import allocator
 from metavib.training.resplit import OverSplits
 
@@ -48,6 +51,18 @@ def model(config: Config, *, weight_samples: int = 1) -> Model:
         return in_precision(built, config.precision)
 
 
+def like(config: Config, state: Mapping[str, Tensor]) -> Model:
+    """The model of a config, of the shape that saved tensors have where the config does not decide it.
+
+    Args:
+        config: of the run that saved them.
+        state: the tensors by name.
+    """
+    if config.method != HIERARCHICAL:
+        return model(config)
+    return groups.like_shares(state) if "likelihood.floor" in state else groups.like(state)
+
+
 def in_precision(built: Model, precision: str) -> Model:
     """The model with weights of a precision, and networks that compute in bfloat16 where that is asked for."""
     for module in built.modules():
@@ -65,6 +80,8 @@ def at_test(trained: Model, config: Config, *, inner_steps: int | None = None, w
         inner_steps: of the gradient encoders; as in training where None.
         ways: classes of a task; as in training where None.
     """
+    if config.method == HIERARCHICAL:
+        return deepcopy(trained).eval()
     options, tasks = config.model, replace(config.tasks, ways=ways or config.tasks.ways)
     if inner_steps is not None:
         options = replace(options, inner_steps=inner_steps)

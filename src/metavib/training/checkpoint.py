@@ -106,13 +106,12 @@ def _of_today(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model:
     """The model of a checkpoint, rebuilt from its config (or one that differs in what holds no weights)."""
-    config = config or checkpoint.config
+    config, state = config or checkpoint.config, checkpoint.part("model")
     try:
         with torch.device("meta"):  # shapes alone: a config that asks for more memory than the file holds is refused
-            wanted = build.model(config).state_dict()
+            wanted = build.like(config, state).state_dict()
     except (RuntimeError, OverflowError) as error:
         raise ValueError(f"the checkpoint's config describes no model: {error}") from error
-    state = checkpoint.part("model")
     problems = [f"lacks {name}" for name in wanted.keys() - state.keys()]
     problems += [f"has a foreign {name}" for name in state.keys() - wanted.keys()]
     problems += [
@@ -127,7 +126,7 @@ def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model
     ]
     if problems:
         raise ValueError(f"the checkpoint does not fit its own config: it {'; '.join(sorted(problems)[:3])}.")
-    model = build.model(config)
+    model = build.like(config, state)
     model.load_state_dict(state)
     return model
 

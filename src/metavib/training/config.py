@@ -29,6 +29,10 @@ BASELINES = (
     "dkt",
 )
 METHODS = (*BOUND, *BASELINES)
+"""Methods that are trained in steps."""
+HIERARCHICAL = "hierarchical"
+"""The method of tables that takes no steps: a hierarchical prior, learned by the evidence of all groups at once."""
+
 DIRAC = ("maml", *BASELINES)
 """Methods whose encoder is a point mass, so that only beta = 0 makes sense."""
 
@@ -386,7 +390,9 @@ class Config:
     """A run.
 
     Args:
-        method: gp-vib, maml, stochastic-maml or gp-maml; or a baseline: feature-transfer, baseline++, matching-net,
+        method: gp-vib, maml, stochastic-maml or gp-maml; on tables also hierarchical, which learns a function that all
+            groups share and how far a group's own may differ, without steps, so that no field of `train` and none of
+            the network counts; or a baseline: feature-transfer, baseline++, matching-net,
             proto-net, relation-net, nearest-centroids, logistic-regression or dkt.
         seed: decides weights and training tasks.
         repeats: number of independent trainings side by side, each with weights and tasks of its own.
@@ -418,8 +424,9 @@ class Config:
     test: TestConfig = field(default_factory=TestConfig)
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
+        if self.method not in (*METHODS, HIERARCHICAL):
+            raise ValueError(f"method must be one of {', '.join((*METHODS, HIERARCHICAL))}; got {self.method!r}.")
+        self._check_hierarchical()
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}.")
         if self.train.objective not in ("vib", "predictive"):
@@ -488,6 +495,14 @@ class Config:
     def unrolled(self) -> int:
         """Inner steps of a training step, each of which takes a compiler as long as a step without any; at least 1."""
         return max(1, self.model.inner_steps) if self.method in GRADIENT else 1
+
+    def _check_hierarchical(self) -> None:
+        """A hierarchical prior learns from the groups of a table, in float64."""
+        if self.method == HIERARCHICAL and (self.tasks.name, self.precision, self.repeats) != (TABLE, "float64", 1):
+            raise ValueError(
+                f"{HIERARCHICAL} learns from the rows of a table, in float64, once; got tasks.name = "
+                f"{self.tasks.name}, precision = {self.precision} and repeats = {self.repeats}."
+            )
 
     def _check_validations(self) -> None:
         """What needs validations, or a limit that makes sense."""

@@ -12,7 +12,9 @@ from metavib.training.config import (
     EMBEDDINGS,
     EXPERIMENTS,
     GRADIENT,
+    HIERARCHICAL,
     METHODS,
+    TABLE,
     TRANSFER,
     TUNED,
     Config,
@@ -28,15 +30,19 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
 
     Args:
         experiment: one of `metavib.training.protocols.EXPERIMENTS`.
-        method: one of `metavib.training.config.METHODS`.
+        method: one of `metavib.training.config.METHODS`, or hierarchical, on tables.
         shots: K; decides the length of training and the queries in some protocols.
         kernel: of the GP methods; None for cosine on pictures of one's own and on `characters`, linear elsewhere.
     """
     kernel = kernel or ("cosine" if experiment in _OWN else "linear")
     if experiment not in EXPERIMENTS:
         raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.")
+    if method == HIERARCHICAL:
+        if experiment != TABLE:
+            raise ValueError(f"{HIERARCHICAL} learns from the rows of a table, and not from {experiment}.")
+        return override(Config(tasks=TasksConfig(name=experiment), precision="float64"), _HIERARCHICAL)
     if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}.")
+        raise ValueError(f"method must be one of {', '.join((*METHODS, HIERARCHICAL))}; got {method!r}.")
     if experiment in CLASSIFICATION:
         changes = _images(experiment, method, shots or (15 if experiment == "augmented-omniglot" else 1), kernel)
         if experiment in _OWN:
@@ -93,6 +99,24 @@ _TABLE_METHOD: dict[str, Changes] = {
     "stochastic-maml": {**_FIXED_NOISE, "train.objective": "vib", "train.beta": 1e-4, "model.weight_variance": 1e-5},
     "gp-maml": {"model.inner_rate": 1e-4},  # of the bound of a point: tasks have supports of any size
 }
+
+
+_HIERARCHICAL: Changes = {"method": HIERARCHICAL, "test.shots": [0, 1, 3, 5, 10], "test.tasks": 300}
+
+
+def default_method(experiment: str, likelihood: str | None = None) -> str:
+    """The method where nobody names one: gp-vib; on tables hierarchical, unless a likelihood asks for a network.
+
+    Args:
+        experiment: one of `metavib.training.protocols.EXPERIMENTS`.
+        likelihood: of the outputs; None where nobody named one either.
+
+    Example:
+        >>> default_method("glyphs"), default_method("table"), default_method("table", "poisson")
+        ('gp-vib', 'hierarchical', 'gp-vib')
+    """
+    fits = experiment == TABLE and likelihood in (None, "gaussian", "bernoulli", "softmax")
+    return HIERARCHICAL if fits else "gp-vib"
 
 
 def _regression(experiment: str, method: str) -> Changes:

@@ -18,6 +18,7 @@ from metavib.training.config import (
     EMBEDDINGS,
     EXPERIMENTS,
     GRADIENT,
+    HIERARCHICAL,
     METHODS,
     SPLIT_ANEW,
     TABLE,
@@ -29,6 +30,24 @@ from metavib.training.fields import leaves
 from metavib.training.recipes import NO_VECTORS, has_improved, improved, recipe
 
 IMPROVED = "--improved"
+
+
+WITHOUT_STEPS = (
+    "method",
+    "seed",
+    "device",
+    "threads",
+    "tasks.name",
+    "tasks.inputs",
+    "tasks.table.",
+    "model.likelihood",
+) + (
+    "test.shots",
+    "test.tasks",
+    "test.queries",
+    "test.seed",
+)
+"""Fields that count for the method hierarchical; of `tasks.table`, all."""
 
 
 class Field(NamedTuple):
@@ -147,8 +166,8 @@ PLACES = (
     ),
     Place(", ".join(SPLIT_ANEW), lambda c: c.method in SPLIT_ANEW, ("train.splits",)),
     Place(
-        "methods that are instances of the bound (gp-vib, maml, stochastic-maml, gp-maml)",
-        lambda c: c.method in BOUND,
+        "methods that are instances of the bound (gp-vib, maml, stochastic-maml, gp-maml, hierarchical)",
+        lambda c: c.method in (*BOUND, HIERARCHICAL),
         ("model.likelihood",),
     ),
     Place(
@@ -199,6 +218,11 @@ def check_counts(names: dict[str, str], config: Config) -> None:
         config: the config that came of it.
     """
     for name, option in names.items():
+        if config.method == HIERARCHICAL and not name.startswith(WITHOUT_STEPS):
+            raise ValueError(
+                f"{option} does nothing for {HIERARCHICAL}, which takes no steps and has no network: leave it out, or "
+                "train a network (--method gp-vib)."
+            )
         place = where(name)
         if place is not None and not place.holds(config):
             raise ValueError(
@@ -338,11 +362,13 @@ def _recipes() -> tuple[tuple[str, dict[str, Any]], ...]:
 def _methods_of(experiment: str) -> tuple[str, ...]:
     if experiment == EMBEDDINGS:
         return tuple(method for method in METHODS if method not in NO_VECTORS)
+    if experiment == TABLE:
+        return (*BOUND, HIERARCHICAL)
     return METHODS if experiment in CLASSIFICATION else BOUND
 
 
 def _summary(labels: list[str]) -> str:
-    """Recipes in few words: an experiment alone stands for all its methods, and those with images for all of these."""
+    """Recipes in few words: an experiment alone stands for all its methods that take steps, "all images" for theirs."""
     by_experiment: dict[str, list[str]] = {}
     for label in labels:
         experiment, _, method = label.partition(" ")
@@ -350,7 +376,7 @@ def _summary(labels: list[str]) -> str:
     groups: dict[str, list[str]] = {}
     for experiment, methods in by_experiment.items():
         named = [m for m in methods if m.removesuffix(f" {IMPROVED}") not in methods or not m.endswith(IMPROVED)]
-        words = "" if set(_methods_of(experiment)) <= set(named) else f"{', '.join(named)} on "
+        words = "" if set(_methods_of(experiment)) - {HIERARCHICAL} <= set(named) else f"{', '.join(named)} on "
         groups.setdefault(words, []).append(experiment)
     parts = []
     for words, experiments in groups.items():

@@ -20,7 +20,7 @@ import torch
 from metavib.files import naming, read_json, write_atomically, write_json, write_tensors
 from metavib.model import Model
 from metavib.training import checkpoint
-from metavib.training.config import Config, read
+from metavib.training.config import HIERARCHICAL, Config, read
 from metavib.training.fields import differences, to_dict
 
 CONFIG, METRICS, RECORD = "config.json", "metrics.jsonl", "record.json"
@@ -110,7 +110,7 @@ def latest(folder: Path) -> checkpoint.Checkpoint:
 def pack(folder: Path, out: Path) -> None:
     """Writes what using a finished run needs into another folder: its config, its chosen weights, its record.
 
-    Weights are stored in half precision, which halves them, and neither config nor record say where files lay.
+    Weights of a network are stored in half precision, and neither config nor record say where files lay.
 
     Args:
         folder: of the run.
@@ -122,8 +122,9 @@ def pack(folder: Path, out: Path) -> None:
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} exists and is not empty; name a new folder.")
     config = replace(saved.config, tasks=replace(saved.config.tasks, root=None))
-    weights = {name: t.half() if t.is_floating_point() else t for name, t in saved.tensors.items()}
-    weights = {name: t for name, t in weights.items() if name.startswith("model/")}
+    halves = config.method != HIERARCHICAL  # whose few numbers are those of an exact computation
+    weights = {name: t for name, t in saved.tensors.items() if name.startswith("model/")}
+    weights = {name: t.half() if halves and t.is_floating_point() else t for name, t in weights.items()}
     write_json(out / CONFIG, to_dict(config))
     write_tensors(out / BEST, weights, checkpoint.header(config, saved.step, saved.best, saved.temperature))
     write_json(out / RECORD, record | {"config": to_dict(config)})

@@ -25,7 +25,7 @@ import torch
 from metavib.data.table import digest
 from metavib.files import write_json
 from metavib.training import build, loop, run_folder
-from metavib.training.config import Config, TasksConfig, from_saved
+from metavib.training.config import HIERARCHICAL, Config, TasksConfig, from_saved
 from metavib.training.engine import ranks as processes
 from metavib.training.fields import to_dict
 from metavib.training.protocols import experiment
@@ -54,7 +54,12 @@ def run(config: Config, folder: Path, *, resume: bool = False, quiet: bool = Fal
         if known := ranks.on_first(_finished, config, folder):
             return known
         world = experiment(config)  # one for both: its data may be gigabytes
-        model = loop.train(config, folder, resume=True, quiet=quiet, world=world, ranks=ranks)
+        if config.method == HIERARCHICAL:
+            from metavib.training import hierarchy  # tables only where needed
+
+            model = ranks.on_first(hierarchy.learn, config, folder, world, quiet=quiet)
+        else:
+            model = loop.train(config, folder, resume=True, quiet=quiet, world=world, ranks=ranks)
     if not ranks.first:
         return {}
     found = world.evaluate(model, temperature=run_folder.chosen(folder).temperature, quiet=quiet)

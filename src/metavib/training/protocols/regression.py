@@ -24,7 +24,7 @@ from metavib.tasks.sinusoid import Sinusoids
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Task, select
 from metavib.training import build, metrics
-from metavib.training.config import BOUND, Config, TasksConfig
+from metavib.training.config import BOUND, HIERARCHICAL, Config, TasksConfig
 from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 
@@ -134,8 +134,10 @@ class Regression(Experiment):
 
 
 def steps_at_test(config: Config) -> tuple[int | None, ...]:
-    """The numbers of inner steps to test with; GP-VIB takes none."""
-    return (None,) if config.method == "gp-vib" else config.test.inner_steps or (config.model.inner_steps,)
+    """The numbers of inner steps to test with; GP-VIB and a hierarchical prior take none."""
+    return (
+        (None,) if config.method in ("gp-vib", HIERARCHICAL) else config.test.inner_steps or (config.model.inner_steps,)
+    )
 
 
 def score_all(

@@ -21,6 +21,7 @@ from metavib.data.schema import Rows, Schema
 from metavib.data.table import Table as Cells
 from metavib.data.table import digest, read
 from metavib.files import naming
+from metavib.groups import Learned, Report, learn, learn_shares
 from metavib.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from metavib.model import Model
 from metavib.networks.repeats import share
@@ -31,8 +32,9 @@ from metavib.tasks.scaling import Scaling
 from metavib.tasks.table import TableTasks, split_tasks
 from metavib.tasks.task import Task
 from metavib.training import build, metrics
-from metavib.training.config import BOUND, Config, TableConfig
+from metavib.training.config import BOUND, HIERARCHICAL, Config, TableConfig
 from metavib.training.metrics import PLAIN, Temperature
+from metavib.training.protocols import obvious
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 from metavib.training.protocols.regression import LEVELS, score_all, steps_at_test, summarise
 
@@ -134,6 +136,10 @@ def _with_likelihood(config: Config, cells: Cells) -> Config:
             )
         if name == "softmax" or not found <= {"0", "1"}:
             classes = tuple(sorted(found, key=_numbers_first))
+    if config.method == HIERARCHICAL and name not in ("gaussian", "bernoulli", "softmax"):
+        raise ValueError(
+            f"{HIERARCHICAL} learns numbers and classes; for {name} outputs train a network: --method gp-vib."
+        )
     sites = model.sites
     if sites == "exact" and name != "gaussian":
         sites = "simplified" if name == "softmax" else "general"
@@ -213,8 +219,9 @@ class Table(Experiment):
 
     def __init__(self, config: Config) -> None:
         tasks, table = config.tasks, config.tasks.table
-        if config.method not in BOUND:
-            raise ValueError(f"{config.method} is a classifier of images; table takes {', '.join(BOUND)}.")
+        if config.method not in (*BOUND, HIERARCHICAL):
+            known = ", ".join((*BOUND, HIERARCHICAL))
+            raise ValueError(f"{config.method} is a classifier of images; table takes {known}.")
         if config.model.backbone != "mlp":
             raise ValueError(f"model.backbone must be mlp on table; got {config.model.backbone!r}.")
         if config.device != "cpu":
@@ -231,7 +238,23 @@ class Table(Experiment):
             sizes = {"shots": tasks.shots, "queries": tasks.queries}
             self.source = self._tasks(self.split.train, **sizes, min_shots=tasks.min_shots)
             self._validation = self._tasks(self.split.validation, **sizes, min_shots=tasks.min_shots)
-            self._tasks(self.split.test, shots=1, queries=1)  # refused now rather than after training
+            self._tested = len(self._tasks(self.split.test, shots=1, queries=1))  # refused now rather than later
+
+    def described(self) -> str:
+        """What is learned from, in words."""
+        groups = len(np.unique(np.concatenate([part.tasks for part in self.split[:2]])))
+        return f"{sum(len(part.x) for part in self.split[:2])} rows of {groups} groups"
+
+    def learn(self) -> Learned:
+        """A hierarchical prior, learned from all groups but those to test on: it needs none to select a model by."""
+        rows = [self._rows(part) for part in self.split[:2]]
+        x, y = (torch.cat(column) for column in zip(*rows, strict=True))
+        ids = np.concatenate([part.tasks for part in self.split[:2]])
+        options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
+        if isinstance(self._likelihood, ClassLikelihood):
+            return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([]))
+        model, report = learn(x, y, **options)
+        return Learned(model, report.scaled(float(self.scaling.y.scale)))
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks, drawn with replacement."""
@@ -250,26 +273,43 @@ class Table(Experiment):
     def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps: means over test tasks, each split at random many times.
 
-        The intervals are over tasks: splits of one task are averaged first.
+        The intervals are over tasks: splits of one task are averaged first. Beside them stands what takes no
+        meta-learning (`metavib.training.protocols.obvious`), on the same rows.
         """
         config, test = self.config, self.config.test
         steps = steps_at_test(config)
         rows: list[dict[str, Any]] = []
-        count = len(set(self.split.test.tasks.tolist()))  # type: ignore[union-attr]
+        count = self._tested
         splits = ceil(test.tasks / count)
         sizes = self._sizes(test.shots or (config.tasks.shots,))
         with Bar("testing", len(sizes) * len(steps) * splits * count, show=not quiet) as advance:
             for shots in sizes:
                 source = self._tasks(self.split.test, shots=shots, queries=test.queries)
                 tasks = source.split(torch.arange(count).repeat(splits), seeded(test.seed, TEST, shots))
+                beside = {name: _summaries(scores, splits, count) for name, scores in self._obvious(tasks).items()}
                 for inner in steps:
                     tested, done = build.at_test(model, config, inner_steps=inner), len(rows) * splits * count
                     columns = score_all(partial(self.score, tested), tasks, advance, done=done, note=f"K = {shots}")
-                    summaries = {n: summarise(v.unflatten(-1, (splits, count)).mean(-2)) for n, v in columns.items()}
                     support = float(tasks.support.mask.sum(-1).double().mean())
-                    row = {"shots": shots, "tasks": count, "splits": splits, "support": support, "metrics": summaries}
+                    row: dict[str, Any] = {"shots": shots, "tasks": count, "splits": splits, "support": support}
+                    row |= {"metrics": _summaries(columns, splits, count), "obvious": beside}
                     rows.append(row if inner is None else {**row, "inner_steps": inner})
-        return {"experiment": "table", "method": config.method, "repeats": config.repeats, "rows": rows}
+        about = {"experiment": "table", "method": config.method, "repeats": config.repeats}
+        return about | {"target": config.tasks.table.target, "rows": rows}
+
+    def _obvious(self, tasks: Task) -> dict[str, dict[str, Tensor]]:
+        """Scores `(1, tasks)` of what takes no meta-learning, in the units of the table."""
+        (x, y), query = self._rows(self.split.train), tasks.query
+        found: dict[str, dict[str, Tensor]] = {}
+        if isinstance(self._likelihood, ClassLikelihood):
+            for name, p in obvious.shares(y, self._likelihood.classes, tasks).items():
+                log_p = p.gather(-1, query.y.unsqueeze(-1)).squeeze(-1).log()
+                found[name] = {"accuracy": metrics.accuracy(p, query.y, query.mask)}
+                found[name] |= {"log_density": metrics.log_density(log_p, query.mask)}
+        else:
+            for name, mean in obvious.ridges(x, y, tasks).items():
+                found[name] = {"mse": self.scaling.y.restore_variance(metrics.mse(mean, query.y, query.mask))}
+        return {name: {metric: values[None] for metric, values in scores.items()} for name, scores in found.items()}
 
     def _sizes(self, shots: Sequence[int]) -> list[int]:
         """Numbers of support points to report on, none above what the largest test task has beside one to predict."""
@@ -303,12 +343,24 @@ class Table(Experiment):
             }
         return {name: values.reshape(shape) for name, values in scores.items()}
 
-    def _tasks(self, rows: Rows, *, shots: int, queries: int, min_shots: int | None = None) -> TableTasks:
+    def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Standardised inputs and outputs."""
         assert rows.y is not None
         scalings.check_finite(rows.x, names=rows.names, missing=self.config.tasks.table.missing)
         x, y = self.scaling.x.standardise(torch.tensor(rows.x)), torch.tensor(rows.y)
-        y = y.long() if isinstance(self._likelihood, ClassLikelihood) else self.scaling.y.standardise(y)
-        return TableTasks(x, y, rows.tasks, shots=shots, queries=queries, min_shots=min_shots)
+        return x, y.long() if isinstance(self._likelihood, ClassLikelihood) else self.scaling.y.standardise(y)
+
+    def _tasks(self, rows: Rows, *, shots: int, queries: int, min_shots: int | None = None) -> TableTasks:
+        """The groups of two rows or more: of one row there is nothing to predict another from."""
+        assert rows.tasks is not None
+        _, number, counts = np.unique(rows.tasks, return_inverse=True, return_counts=True)
+        rows = _select(rows, counts[number] > 1) if (counts > 1).any() else rows
+        return TableTasks(*self._rows(rows), rows.tasks, shots=shots, queries=queries, min_shots=min_shots)
+
+
+def _summaries(scores: dict[str, Tensor], splits: int, tasks: int) -> dict[str, Any]:
+    """Means of scores `(repeats, splits * tasks)`, with intervals over tasks."""
+    return {name: summarise(values.unflatten(-1, (splits, tasks)).mean(-2)) for name, values in scores.items()}
 
 
 def _split(rows: Rows) -> Split:

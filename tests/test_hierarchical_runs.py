@@ -1,0 +1,196 @@
+"""A hierarchical prior as a run: what `metavib train table` learns, writes, and says of groups it never saw."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from metavib.adapt.learner import Learner
+from metavib.estimators import FewShotRegressor
+from metavib.random import seeded
+from metavib.tasks.table import split_tasks
+from metavib.training import checkpoint, run_folder
+from metavib.training.config import HIERARCHICAL, Config
+from metavib.training.protocols import experiment, obvious
+from metavib.training.protocols.experiment import TEST
+from metavib.training.recipes import default_method, recipe
+from program import done, refused
+
+
+def frame(seed=0, groups=24, rows=9):
+    """Towns whose demand rises with the hour, each from a level of its own; a note that is no input."""
+    rng = np.random.default_rng(seed)
+    town = np.repeat([f"t{i}" for i in range(groups)], rows)
+    hour, sky = rng.uniform(0, 24, len(town)), rng.choice(["sun", "rain"], len(town))
+    level = np.repeat(300 * rng.normal(size=groups), rows)
+    demand = 5000 + level + 20 * hour + 100 * (sky == "sun") + 10 * rng.normal(size=len(town))
+    busy = np.where(demand > 5000 + level / 2 + 290, "yes", "no")
+    grade = np.array(["low", "middle", "high"])[np.clip(np.round((demand - 4700) / 400), 0, 2).astype(int)]
+    return pd.DataFrame({"town": town, "hour": hour, "sky": sky, "demand": demand, "busy": busy, "grade": grade})
+
+
+@pytest.fixture(scope="module", params=["demand", "busy", "grade"])
+def trained(request, tmp_path_factory):
+    """A run for each kind of output: numbers, two classes, three classes."""
+    place, target = tmp_path_factory.mktemp("run"), request.param
+    data = frame()[["town", "hour", "sky", target]]
+    data.to_csv(place / "data.csv", index=False)
+    table = ["--csv", place / "data.csv", "--task", "town", "--target", target]
+    said = done("train", "table", *table, "--out", place / "run", "--quiet")
+    return place / "run", target, data, said
+
+
+def test_the_run_says_how_good_it_is_beside_simpler_methods(trained):
+    run, target, _, said = trained
+    record = json.loads((run / "record.json").read_text())
+    rows = record["evaluation"]["rows"]
+    assert record["config"]["method"] == HIERARCHICAL and [row["shots"] for row in rows] == [0, 1, 3, 5, 8]
+    assert f"{target!r}" in said and "groups that were not learned from" in said
+    if target == "demand":
+        ours = [row["metrics"]["mse"]["mean"] for row in rows]
+        others = [[m["mse"]["mean"] for m in row["obvious"].values()] for row in rows]
+        assert ours[1] < 0.2 * min(others[1]) and all(a < min(b) for a, b in zip(ours[1:], others[1:], strict=True))
+        assert 10**2 * 0.7 < ours[-1] < 10**2 * 2  # the noise has a standard deviation of 10
+    else:
+        ours = [-row["metrics"]["log_density"]["mean"] for row in rows]
+        others = [min(-m["log_density"]["mean"] for m in row["obvious"].values()) for row in rows]
+        assert ours[-1] < ours[0] and all(a < b for a, b in zip(ours[1:], others[1:], strict=True))
+    assert done("show", run).count("no steps: learned from all groups at once") == 1
+    assert json.loads(done("evaluate", run, "--shots", 1, "--tasks", 30, "--json"))["rows"][0]["shots"] == 1
+
+
+def test_files_data_frames_and_many_groups_are_one_prediction(trained, tmp_path):
+    run, target, data, _ = trained
+    learner = Learner.from_run(run)
+    new = frame(seed=1, groups=3)[data.columns]
+    known, asked = new[new.groupby("town").cumcount() < 4], new[new.groupby("town").cumcount() >= 4]
+    known.to_csv(tmp_path / "known.csv", index=False)
+    asked.drop(columns=target).to_csv(tmp_path / "asked.csv", index=False)
+    done("adapt", run, "--support", tmp_path / "known.csv", "--task", "town", "--out", tmp_path / "t.safetensors")
+    rows = json.loads(done("predict", tmp_path / "t.safetensors", "--query", tmp_path / "asked.csv", "--json"))
+    assert [row["support"] for row in rows] == [4] * 15
+    many = learner.adapt_many(known, "town").predict(asked.drop(columns=target))
+    for town, mine in asked.groupby("town"):
+        task = learner.adapt(known[known.town == town])
+        task.save(tmp_path / "one.safetensors")
+        found = task.predict(mine)
+        again = learner.load(tmp_path / "one.safetensors").predict(mine)
+        at = np.flatnonzero(asked.town == town)
+        for a, b, c in ((found, again, many),):
+            one, two, all_ = (p.mean if target == "demand" else p.probabilities for p in (a, b, c))
+            assert torch.equal(one, two)
+            torch.testing.assert_close(all_[at], one)
+        if target == "demand":
+            np.testing.assert_allclose([rows[i]["mean"] for i in at], found.mean, rtol=1e-9)
+    if target == "demand":
+        assert np.sqrt(np.mean((many.mean.numpy() - asked[target]) ** 2)) < 25
+
+
+def test_points_are_added_taken_away_and_brought_together(trained):
+    run, target, data, _ = trained
+    learner = Learner.from_run(run)
+    values = lambda task: task.predict(data[:5]).mean if target == "demand" else task.predict(data[:5]).probabilities  # noqa: E731
+    whole, first, rest = learner.adapt(data[:8]), learner.adapt(data[:3]), learner.adapt(data[3:8])
+    for same in (first.update(data[3:8]), first.merge(rest), learner.adapt(data[:9]).forget(data[8:9])):
+        torch.testing.assert_close(values(same), values(whole), rtol=1e-6, atol=1e-6)
+    assert whole.constant_size == (target != "grade")
+
+
+def test_a_run_that_was_learned_is_not_learned_again(trained):
+    run, target, *_ = trained
+    before = (run / run_folder.LAST).read_bytes()
+    done("train", "--resume", run, "--quiet")
+    assert (run / run_folder.LAST).read_bytes() == before
+
+
+def test_a_file_that_was_tampered_with_is_refused(trained, tmp_path):
+    run, *_ = trained
+    saved = checkpoint.load(run / run_folder.LAST)
+    name = next(n for n in saved.tensors if n.endswith("varying"))
+    for change in (
+        lambda t: t | {name: t[name] + 100},
+        lambda t: {k: v for k, v in t.items() if not k.endswith("root")},
+        lambda t: t | {next(k for k in t if k.endswith("root")): torch.zeros(3, 2)},
+    ):
+        with pytest.raises(ValueError, match="column|root"):
+            checkpoint.restore_model(saved._replace(tensors=change(saved.tensors)))
+
+
+def test_it_is_what_the_estimator_learns_from_the_same_groups(tmp_path):
+    """Up to standardisation, whose means the run takes from fewer groups."""
+    data = frame()[["town", "hour", "demand"]]
+    data.to_csv(tmp_path / "data.csv", index=False)
+    done(
+        "train",
+        "table",
+        "--csv",
+        tmp_path / "data.csv",
+        "--task",
+        "town",
+        "--target",
+        "demand",
+        "--out",
+        tmp_path / "run",
+        "--quiet",
+    )
+    *learned, test = split_tasks(data.town)
+    mine, new = data[learned[0] | learned[1]], data[test]
+    estimator = FewShotRegressor(random_state=0).fit(mine[["hour"]], mine.demand, tasks=mine.town)
+    few, rest = new[:3], new[3:9]
+    mean, sd = estimator.adapt(few[["hour"]], few.demand).predict(rest[["hour"]], return_std=True)
+    found = Learner.from_run(tmp_path / "run").adapt(few).predict(rest)
+    np.testing.assert_allclose(found.mean, mean, atol=6)
+    np.testing.assert_allclose(found.variance.sqrt(), sd, rtol=0.3)
+
+
+def test_the_ridges_beside_it_are_scikit_learns(trained):
+    run, target, *_ = trained
+    if target != "demand":
+        return
+    world = experiment(run_folder.chosen(run).config)
+    tasks = world._tasks(world.split.test, shots=3, queries=5).split(torch.arange(3), seeded(0, TEST))
+    x, y = world._rows(world.split.train)
+    found = obvious.ridges(x, y, tasks)
+    everywhere = Ridge(1.0).fit(x, y)
+    for i in range(3):
+        own = Ridge(1.0).fit(tasks.support.x[i], tasks.support.y[i])
+        np.testing.assert_allclose(found[obvious.POOLED][i], everywhere.predict(tasks.query.x[i]))
+        np.testing.assert_allclose(found[obvious.OWN][i], own.predict(tasks.query.x[i]))
+
+
+def test_options_of_networks_are_refused_and_other_likelihoods_take_a_network(tmp_path):
+    frame().to_csv(tmp_path / "data.csv", index=False)
+    table = ["--csv", tmp_path / "data.csv", "--task", "town", "--target", "demand", "--out", tmp_path / "run"]
+    assert "--steps does nothing for hierarchical" in refused("train", "table", *table, "--steps", 5)
+    assert "--method gp-vib" in refused("train", "table", *table, "--set", "train.lr=0.1")
+    assert "for poisson outputs train a network" in refused(
+        "train", "table", *table, "--method", "hierarchical", "--likelihood", "poisson"
+    )
+    assert default_method("table", "student-t") == "gp-vib" and recipe("table", HIERARCHICAL).precision == "float64"
+    with pytest.raises(ValueError, match="learns from the rows of a table"):
+        Config(method=HIERARCHICAL)
+    with pytest.raises(ValueError, match="and not from glyphs"):
+        recipe("glyphs", HIERARCHICAL)
+
+
+def test_groups_of_one_row_are_learned_from_and_not_tested_on(tmp_path):
+    data = frame(groups=12)[["town", "hour", "demand"]]
+    lone = pd.DataFrame({"town": [f"one {i}" for i in range(8)], "hour": 3.0, "demand": 5000.0})
+    pd.concat([data, lone]).to_csv(tmp_path / "data.csv", index=False)
+    done(
+        "train",
+        "table",
+        "--csv",
+        tmp_path / "data.csv",
+        "--task",
+        "town",
+        "--target",
+        "demand",
+        "--out",
+        tmp_path / "run",
+        "--quiet",
+    )
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["evaluation"]["rows"][0]["tasks"] < 3
