@@ -51,7 +51,8 @@ class Backbone(nn.Module, ABC):
 class MLP(Backbone):
     """Fully connected layers with ReLU, for vectors; the features are the last hidden layer.
 
-    Weights start as $N(0, 2/in)$ (He et al. 2015), so that features keep the scale of the inputs.
+    Weights start as $N(0, 2/in)$ (He et al. 2015), so that features keep the scale of the inputs, or with another
+    variance in place of the 2.
 
     Args:
         inputs: length of an input vector.
@@ -59,6 +60,7 @@ class MLP(Backbone):
         dropout: probability with which a hidden unit is set to zero while training.
         reach: half the width of the range that the inputs come from. Where given, the hyperplanes on which the first
             layer's units switch on are spread over that range, instead of crowding round the origin.
+        variance: of a starting weight, times the number of inputs of its layer.
 
     Example:
         >>> from metavib.networks import MLP
@@ -69,16 +71,24 @@ class MLP(Backbone):
     pointwise = True
 
     def __init__(
-        self, inputs: int, widths: Sequence[int] = (40, 40), *, dropout: float = 0.0, reach: float | None = None
+        self,
+        inputs: int,
+        widths: Sequence[int] = (40, 40),
+        *,
+        dropout: float = 0.0,
+        reach: float | None = None,
+        variance: float = 2.0,
     ) -> None:
         super().__init__()
+        if not variance > 0:
+            raise ValueError(f"the variance of starting weights must be positive; got {variance}.")
         sizes = [inputs, *widths]
         layers = [Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
         self.dropout = nn.Dropout(dropout)
         self.features = sizes[-1]
         with torch.no_grad():
             for layer in layers:
-                layer.weight.normal_(std=sqrt(2 / layer.weight.shape[-1]))
+                layer.weight.normal_(std=sqrt(variance / layer.weight.shape[-1]))
             if reach is not None and layers:
                 # w . x + b = 0 at the distance |b| / |w| from the origin.
                 layers[0].bias.uniform_(-reach, reach).mul_(layers[0].weight.norm(dim=-1))

@@ -179,7 +179,7 @@ def backbone(config: Config) -> Backbone:
     options, tasks = config.model, config.tasks
     conv: Any = {"width": options.width, "norm": options.norm}
     named = {
-        "mlp": lambda: MLP(tasks.inputs, options.widths, reach=options.reach),
+        "mlp": lambda: MLP(tasks.inputs, options.widths, reach=options.reach, variance=options.start_variance),
         "conv4": lambda: Conv4(tasks.channels, tasks.size, extra=options.extra, poolings=options.poolings, **conv),
         "strided-conv4": lambda: StridedConv4(tasks.channels, extra=options.extra, **conv),
         "embedded": lambda: Embedded(tasks.inputs, options.widths, dropout=options.dropout),

@@ -229,6 +229,8 @@ class ModelConfig:
         dropout: probability with which a number of an embedding is set to zero before the MLP, while training.
         reach: half the width of the range that inputs come from, over which the MLP's first layer is spread at the
             start; none leaves it around zero.
+        start_variance: variance of a starting weight of the MLP, times the number of inputs of its layer: 2 as in He et
+            al. (2015), 1/3 as in PyTorch.
         kernel: kernel on the features: linear, cosine, bn-cosine, rbf, matern32 or matern52.
         bias: append a constant 1 to phi.
         learn_scale: learn the kernel's out-scale v.
@@ -273,6 +275,7 @@ class ModelConfig:
     widths: tuple[int, ...] = (40, 40)
     dropout: float = 0.0
     reach: float | None = None
+    start_variance: float = 2.0
     kernel: str = "linear"
     bias: bool = False
     learn_scale: bool = False

@@ -124,7 +124,7 @@ PLACES = (
         + ("tasks.table.missing", "tasks.table.digest", "tasks.table.mean", "tasks.table.scale", "tasks.table.flags")
         + ("tasks.table.y_mean", "tasks.table.y_scale"),
     ),
-    Place("the backbone mlp", lambda c: c.model.backbone == "mlp", ("model.reach",)),
+    Place("the backbone mlp", lambda c: c.model.backbone == "mlp", ("model.reach", "model.start_variance")),
     Place(
         "the backbones mlp, embedded and tuned",
         lambda c: c.model.backbone in ("mlp", "embedded", "tuned"),
