@@ -326,6 +326,15 @@ def test_layers_take_no_points() -> None:
         assert functional_call(layer, weights, (x,)).shape == (3, 0, *shape)
 
 
+@pytest.mark.parametrize("variance", [2.0, 1 / 3])
+def test_an_mlp_starts_with_weights_of_a_variance(variance: float) -> None:
+    torch.manual_seed(0)
+    for layer in MLP(50, (400, 400), variance=variance).layers:
+        assert float(layer.weight.detach().var() * layer.weight.shape[-1]) == pytest.approx(variance, rel=0.05)
+    with pytest.raises(ValueError, match="must be positive; got 0"):
+        MLP(50, variance=0.0)
+
+
 def test_dropout_acts_while_training_only() -> None:
     torch.manual_seed(0)
     network = MLP(10, (200,), dropout=0.5)

@@ -7,6 +7,7 @@ import torch
 
 from metavib.objective import Bound
 from metavib.random import seeded
+from metavib.tasks.sinusoid import Sinusoids
 from metavib.training import build, recipes
 from metavib.training.config import (
     BOUND,
@@ -18,7 +19,7 @@ from metavib.training.config import (
     TRANSFER,
     Config,
 )
-from metavib.training.fields import from_dict, to_dict
+from metavib.training.fields import from_dict, override, to_dict
 from metavib.training.protocols import experiment
 
 FITTING = [
@@ -89,6 +90,20 @@ def test_sinusoids_have_the_papers_own_settings():
         if inner:
             assert (config.model.inner_rate, config.model.inner_steps) == (inner, 1)
     assert not recipes.recipe("sinusoid", "gp-maml").model.inner_mean  # F, not F / n
+
+
+def test_the_papers_inner_rate_of_stochastic_maml_does_not_overshoot_at_the_start():
+    """One step of it leaves new sinusoids about as far as it found them; from larger weights it throws them far off."""
+    config, errors = recipes.recipe("sinusoid", "stochastic-maml"), {}
+    for variance in (config.model.start_variance, 2.0):
+        start = override(config, {"seed": 0, "model.start_variance": variance})
+        torch.manual_seed(0)
+        tasks = Sinusoids(shots=10, queries=20).sample((200,), seeded(0))
+        model = build.model(start)
+        with torch.no_grad():
+            mean, _ = model.likelihood.predict(model(tasks, seeded(1)))
+        errors[variance] = float((mean - tasks.query.y).square().mean())
+    assert errors[config.model.start_variance] < 5 < 20 < errors[2.0]
 
 
 def test_inner_steps_are_the_papers():
