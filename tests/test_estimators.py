@@ -52,7 +52,10 @@ def regressor():
     return FewShotRegressor(backbone="mlp", n_steps=150, random_state=0).fit(x, y, tasks=ids)
 
 
-@pytest.mark.parametrize("estimator", [FewShotRegressor(**SMALL), FewShotClassifier(**SMALL)], ids=["real", "class"])
+# Some fifty fits of a classifier that chooses by classes held out take minutes; those of a network are short ones.
+@pytest.mark.parametrize(
+    "estimator", [FewShotRegressor(**SMALL), FewShotClassifier(**SMALL, backbone="mlp")], ids=["real", "class"]
+)
 def test_scikit_learns_own_checks_pass(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkipTestWarning)  # the check of array API input needs an environment variable
@@ -560,7 +563,6 @@ def test_on_embeddings_defaults_are_as_right_as_baselines_and_more_honest(shots)
     X, y = np.maximum(X * rng.uniform(0.5, 2, (600, 1)), 0), np.repeat(np.arange(40), 15)
     known = y < 28
     learner = FewShotClassifier(n_steps=150, random_state=0).fit(X[known], y[known])
-    assert type(learner.model_.prior.kernel).__name__ == "Cosine"
     right, nll = np.zeros(3), np.zeros(3)
     for _ in range(40):
         classes = rng.permutation(np.arange(28, 40))[:5]

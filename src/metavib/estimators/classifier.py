@@ -14,9 +14,11 @@ from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import ClassPrediction
 from metavib.adapt.preparation import ModelSpace
 from metavib.estimators.base import SEEDS, FewShotEstimator
+from metavib.estimators.columns import KERNELS, Candidate, learn_columns
 from metavib.estimators.models import WIDE
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
 from metavib.groups import learn_shares
+from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, Likelihood, Softmax
 from metavib.model import Model
 from metavib.objective import vib
@@ -28,6 +30,7 @@ LIKELIHOODS = ("softmax", "bernoulli")
 SAMPLES = 100  # of the softmax likelihood, in training
 QUERIES = 10  # query points of a class in a training task, at most
 COMMON, OFTEN = 20, 0.3  # at most so many classes, each in so large a share of the tasks, are common to all tasks
+COMPARED = 2000  # rows that a kernel without explicit features compares with each other, at most
 VALIDATION = 4  # batches of four validation tasks: each is a pass of the network over hundreds of points
 
 
@@ -43,19 +46,24 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
       many classes the model learns to tell apart classes it has never seen. Fit then adapts to all rows, and predicts
       like any classifier; `adapt(X, y)` to new classes.
 
-    Early stopping looks at tasks held out (at least five ids), else at classes held out (at least three times `ways`
-    of them), else at rows held out.
+    By default classes that are new are told apart by the columns themselves, without a network: a kernel on them, how
+    they are whitened and how sure predictions are is chosen by tasks of classes held out, in seconds
+    (`metavib.estimators.columns`). `candidates_` has what was tried.
 
-    Networks are trained by the paper's bound (`metavib.objective.vib`).
+    Networks are trained instead where `backbone` names one, on images, and under a bernoulli likelihood, by the paper's
+    bound (`metavib.objective.vib`); options from `n_steps` to `patience`, and `hidden`, are theirs. Early stopping
+    looks at tasks held out (at least five ids), else at classes held out (at least three times `ways` of them), else at
+    rows held out.
 
     Args:
         likelihood: softmax; bernoulli for two classes with one latent function.
-        backbone: auto (a hierarchical prior for rows of tasks that have their classes in common, else an MLP for rows,
-            none for embeddings, which are rows of a hundred numbers or more, Conv4 for images), hierarchical, mlp,
-            identity (no network), conv4, or a `metavib.networks.Backbone`.
+        backbone: auto (for rows a hierarchical prior where tasks have their classes in common, else the columns
+            themselves; Conv4 for images), hierarchical, mlp, identity (no network), conv4, or a
+            `metavib.networks.Backbone`.
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
-            auto: cosine on embeddings that are left as they are, linear elsewhere.
+            auto: the best for classes held out, of linear, rbf and, on embeddings, which are rows of a hundred numbers
+            or more, cosine; under a network, linear.
         ways: N, the most classes of a training task.
         shots: support points of a class in a training task, a number or a range; None: from 1 to half of the rows of
             the median class, 10 at most.
@@ -71,8 +79,11 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     Attributes:
         classes_: labels of the columns of `predict_proba`, sorted; those of its task, in an adapted estimator.
+        candidates_: where classes are told apart by the columns, the kernels that were tried and the log loss of each
+            on tasks of classes held out, the best first.
     """
 
+    candidates_: list[Candidate]
     _objective = staticmethod(vib)
 
     def __init__(
@@ -126,8 +137,12 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         seed = random.randint(SEEDS)
         if self._common(tasks, y, ids):
             return self._learn(Rows(self._inputs(X), torch.tensor(np.searchsorted(self.classes_, y)), ids), seed)
+        rows = Rows(x, torch.as_tensor(_within(y, ids)), ids)
+        if self._by_columns():
+            self._choose(rows._replace(x=self._inputs(X)), seed)
+            return self._settle(X, y, tasks)
         model = self._model(x, self._likelihood(2), seed)
-        source, validation = self._sources(Rows(x, torch.as_tensor(_within(y, ids)), ids), random)
+        source, validation = self._sources(rows, random)
 
         def sized(task: Task, ways: int) -> tuple[Model, Task]:
             # The weights know nothing of the number of classes: only the likelihood does, and it has none.
@@ -137,11 +152,51 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             return sized(*source.sample(self.tasks_per_step, generator))
 
         self._meta_train(model, draw, [sized(*drawn) for drawn in validation], seed)
+        return self._settle(X, y, tasks)
+
+    def _settle(self, X: np.ndarray, y: np.ndarray, tasks: Any) -> Self:
+        """Adapts to all rows where they are one task."""
         if tasks is None:
-            self._become(self._adapt(X, y))
+            some = self._some(y)
+            self._become(self._adapt(X[some], y[some]))
         elif hasattr(self, "predictor_"):
             del self.predictor_  # of an earlier fit
         return self
+
+    def _some(self, y: np.ndarray) -> np.ndarray:
+        """The rows that predictions of the classes of fit rest on: all of them, or some of each class.
+
+        A kernel without explicit features compares all rows with each other, which is too much where there are many.
+        """
+        if len(y) <= COMPARED or isinstance(self.model_.prior.kernel, ExplicitKernel):
+            return np.arange(len(y))
+        order = np.random.RandomState(0).permutation(len(y))
+        _, label, counts = np.unique(y[order], return_inverse=True, return_counts=True)
+        place = np.empty(len(y), dtype=np.int64)  # of each row among those of its class
+        by_class = np.argsort(label, kind="stable")
+        place[by_class] = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.sort(order[np.argsort(place, kind="stable")[:COMPARED]])
+
+    def _by_columns(self) -> bool:
+        """Whether new classes are told apart by the columns themselves: rows, of which no network was asked for."""
+        return (
+            isinstance(self.backbone, str)
+            and self.backbone == "auto"
+            and len(self._event) == 1
+            and (self.likelihood == "softmax")
+        )
+
+    def _choose(self, rows: Rows, seed: int) -> None:
+        """Chooses a kernel on the columns, by classes held out."""
+        sizes = self._shots(rows)
+        kernels = KERNELS[self._event[0] >= WIDE] if self.kernel == "auto" else (self.kernel,)
+        model, self.candidates_ = learn_columns(
+            rows, ways=int(self.ways), shots=(sizes.low, sizes.high), kernels=kernels, seed=seed
+        )
+        self.model_, self.history_, self.n_iter_ = model.requires_grad_(False).eval(), None, 1
+        self.learner_ = Learner(self.model_)
+        if self.verbose:
+            print(*self.candidates_, sep="\n")
 
     def _common(self, tasks: Any, y: np.ndarray, ids: np.ndarray) -> bool:
         """Whether tasks have their classes in common: two of them, or a few that many tasks show."""
@@ -277,10 +332,13 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self.predictor_ = predictor
         self.classes_ = np.sort(np.array(predictor.classes))
 
+    def _shots(self, rows: Rows) -> Shots:
+        """Sizes of training tasks."""
+        counts = np.unique(np.stack([rows.ids, rows.y.numpy()]), axis=1, return_counts=True)[1]
+        return Shots(*self._range((1, min(10, max(1, int(np.median(counts)) // 2)))), QUERIES)
+
     def _sources(self, rows: Rows, random: np.random.RandomState) -> tuple[ClassTasks, list[tuple[Task, int]]]:
-        labels, ways = rows.y.numpy(), int(self.ways)
-        counts = np.unique(np.stack([rows.ids, labels]), axis=1, return_counts=True)[1]
-        shots = Shots(*self._range((1, min(10, max(1, int(np.median(counts)) // 2)))), QUERIES)
+        labels, ways, shots = rows.y.numpy(), int(self.ways), self._shots(rows)
         tasks, classes = len(np.unique(rows.ids)), len(np.unique(labels))
         many = tasks == 1 and classes >= 3 * ways
         if many:

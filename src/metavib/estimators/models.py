@@ -1,7 +1,6 @@
 """The model behind an estimator: GP-VIB on a network that fits the inputs."""
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,17 +43,14 @@ def build_model(
         name: of the likelihood, which decides the sites.
         backbone: one of `BACKBONES`, or a `Backbone` of one's own, which is copied.
         hidden: hidden units of the MLP.
-        kernel: as in a config; auto for cosine on embeddings that are left as they are, linear elsewhere.
+        kernel: as in a config; auto for linear.
         seed: of the weights.
     """
     with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator
         torch.manual_seed(seed)
-        wide = backbone == "auto" and name == "softmax" and len(event) == 1 and event[0] >= WIDE
-        phi = _backbone(event, "identity" if wide else backbone, hidden)
-        kernel = ("cosine" if wide else "linear") if kernel == "auto" else kernel
+        phi = _backbone(event, backbone, hidden)
+        kernel = "linear" if kernel == "auto" else kernel
         options = ModelConfig(kernel=kernel, bias=True, learn_scale=True, sites=SITES[name])
-        if wide:  # nothing but sites and scale is learned: they start where they would arrive late
-            options = replace(options, site_m=5.0, site_s=0.13)
         return gp_vib(phi, build.kernel(options, phi.features), build.sites(options, phi.features), likelihood).float()
 
 

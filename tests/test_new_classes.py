@@ -1,0 +1,94 @@
+"""Classes that are new in every task, told apart by the columns of a table."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from metavib import FewShotClassifier
+from metavib.estimators.columns import learn_columns
+from metavib.estimators.tasks import Rows
+from metavib.networks.whitened import Whitened, rank_for
+from metavib.tasks.inputs import Inputs
+
+
+def table(classes=24, each=14, seed=0):
+    """Classes that differ in three of eight columns; rows of one class differ along a direction across all of them."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), each)
+    mixing = rng.normal(size=(8, 8)) * np.linspace(3, 0.3, 8)
+    x = rng.normal(size=(len(labels), 8)) @ mixing + 3 * (rng.normal(size=(classes, 8)) * (np.arange(8) < 3))[labels]
+    return x, labels
+
+
+def look(x, labels, **options):
+    whitened = Whitened(x.shape[1], rank=rank_for(*x.shape), **options).double()
+    whitened.look(torch.tensor(x), torch.tensor(labels))
+    return whitened
+
+
+def features(whitened, x):
+    with torch.no_grad():
+        return whitened(Inputs(torch.tensor(x), torch.ones(len(x), dtype=torch.bool), 0)).numpy()
+
+
+@pytest.mark.parametrize("each", [14, 2])  # with two rows of each of three classes there are fewer rows than columns
+@pytest.mark.parametrize("ridge", [1e-2, 3.0])
+def test_whitening_is_the_inverse_root_of_the_covariance_within_classes(ridge, each):
+    x, labels = table(24 if each == 14 else 3, each)
+    whitened = look(x, labels, reach=float("inf"))
+    whitened.log_ridge.data.fill_(np.log(ridge))
+    u = (x - x.mean(0)) / x.std(0)
+    own = u - np.stack([u[labels == c].mean(0) for c in np.unique(labels)])[labels]
+    covariance = own.T @ own / np.square(own).sum() * u.shape[1]
+    values, vectors = np.linalg.eigh((covariance + ridge * np.eye(8)) / (1 + ridge))
+    root = vectors @ np.diag(values**-0.5) @ vectors.T
+    np.testing.assert_allclose(features(whitened, x), u @ root, atol=1e-9)
+
+
+def test_a_large_ridge_leaves_the_columns_as_they_are_and_a_reach_bounds_them():
+    x, labels = table()
+    plain, bounded = look(x, labels, reach=float("inf")), look(x, labels, reach=2.0)
+    for whitened in (plain, bounded):
+        whitened.log_ridge.data.fill_(25.0)
+    far = x.mean(0) + 1e3 * x.std(0)
+    np.testing.assert_allclose(features(plain, x), (x - x.mean(0)) / x.std(0), atol=1e-6)
+    np.testing.assert_allclose(features(bounded, far[None]), 2.0, rtol=1e-4)
+
+
+def test_numbers_are_chosen_by_classes_held_out_and_depend_on_the_seed_alone():
+    x, labels = table(12, 6)
+    rows = Rows(torch.tensor((x - x.mean(0)) / x.std(0)), torch.tensor(labels), np.zeros(len(labels), dtype=int))
+    found = [learn_columns(rows, ways=3, shots=(1, 1), kernels=("linear",), seed=s) for s in (0, 0, 1)]
+    losses = [[c.log_loss for c in f.candidates] for f in found]
+    assert losses[0] == losses[1] != losses[2] and losses[0] == sorted(losses[0]) and len(losses[0]) == 2
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_new_classes_are_told_apart_better_than_by_logistic_regression_and_nearest_centroids(shots):
+    x, labels = table(40)
+    known = labels < 24
+    learner = FewShotClassifier(random_state=0).fit(x[known], labels[known])
+    assert learner.history_ is None and learner.candidates_[0].log_loss <= learner.candidates_[-1].log_loss
+    rng, scale = np.random.default_rng(1), x[known].std(0)
+    right, nll = np.zeros(3), np.zeros(2)
+    for _ in range(15):
+        classes = np.sort(rng.permutation(np.arange(24, 40))[:5])
+        rows = np.stack([rng.permutation(np.flatnonzero(labels == c))[: shots + 8] for c in classes])
+        few, others = rows[:, :shots].ravel(), rows[:, shots:].ravel()
+        truth, z = np.searchsorted(classes, labels[others]), x / scale
+        ours = learner.adapt(x[few], labels[few]).predict_proba(x[others])
+        theirs = LogisticRegression(max_iter=1000).fit(z[few], labels[few]).predict_proba(z[others])
+        means = np.stack([z[few][labels[few] == c].mean(0) for c in classes])
+        for i, p in enumerate((ours, theirs, -np.square(z[others][:, None] - means).sum(-1))):
+            right[i] += np.mean(p.argmax(1) == truth)
+        nll += [-np.log(p[np.arange(len(truth)), truth]).mean() for p in (ours, theirs)]
+    assert right[0] > right[1:].max() and nll[0] < nll[1]
+
+
+def test_many_rows_of_the_classes_of_fit_are_predicted_from_some_of_each(monkeypatch):
+    monkeypatch.setattr("metavib.estimators.classifier.COMPARED", 60)
+    x, labels = table(6, 20)
+    e = FewShotClassifier(kernel="rbf", random_state=0).fit(x, labels)
+    assert e.predictor_.n == 60 and e.score(x, labels) > 0.5
+    assert FewShotClassifier(kernel="linear", random_state=0).fit(x, labels).predictor_.n == 120
