@@ -15,7 +15,8 @@ from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.estimators.base import SEEDS, FewShotEstimator, task_names
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
-from metavib.groups import Report, learn
+from metavib.groups import Hierarchy, Report, outliers
+from metavib.groups.outliers import learn_from_right_rows
 from metavib.kernels import Kernel
 from metavib.likelihoods import Gaussian, Likelihood, Poisson, StudentT
 from metavib.model import Model
@@ -41,8 +42,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     of its own, both of the columns themselves, and the marginal likelihood of the tasks says how smooth and how large
     these are (`metavib.groups`). It takes seconds, is at home with a dozen tasks and with a hundred thousand, predicts
     a task of which nothing is known yet (`predict` before any `adapt`), and leaves in `report_` how good predictions of
-    tasks held out are. All options from `hidden` to `patience` are those of networks, which are trained instead where
-    `backbone` names one, or where the likelihood is not gaussian.
+    tasks held out are. Rows that cannot be right, eight standard deviations from what all others say, are left out
+    with a warning, in `fit` and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are
+    those of networks, which are trained instead where `backbone` names one, or where the likelihood is not gaussian.
 
     Networks are trained by the predictive form of the bound (`metavib.objective.predictive`; THEORY.md, section 2), log
     E[p(y | f)] in the place of E[log p(y | f)]: with few rows of a task the bound itself takes for noise what is not
@@ -145,7 +147,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         x, random = self._start(X, scaling)
         seed = random.randint(SEEDS)
         if self._hierarchical(tasks):
-            return self._learn(self._trainable(Rows(self._inputs(X), self._outputs(y), ids)), seed)
+            return self._learn(Rows(self._inputs(X), self._outputs(y), ids), seed)
         rows = self._trainable(Rows(x, self._outputs(y).float(), ids))
         model = self._model(x, likelihood, seed)
         _start_scale(model, rows.y)
@@ -167,7 +169,12 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
-        self.model_, found = learn(rows.x, rows.y, np.unique(rows.ids, return_inverse=True)[1], seed=seed)
+        some = self._trainable(rows)
+        group = np.unique(some.ids, return_inverse=True)[1]
+        (self.model_, found), wrong = learn_from_right_rows(some.x, some.y, group, seed=seed)
+        left_out = np.zeros(len(rows.ids), dtype=bool)
+        left_out[np.isin(rows.ids, some.ids)] = wrong
+        _tell_of_wrong(left_out)
         self.report_, self.history_, self.n_iter_ = found.scaled(float(self.scaling_.y.scale)), None, 1
         self.learner_ = Learner(self.model_)
         self.predictor_ = self.learner_.adapt(examples(rows.x[:0], rows.y[:0]))
@@ -185,7 +192,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """
         check_is_fitted(self, "model_")
         X, y = self._check_both(X, y, reset=False)
-        self._warn_of_outliers(y)
+        right = self._right(X, y, tasks)
+        X, y = X[right], y[right]
+        tasks = None if tasks is None else task_names(tasks, len(right))[right]
         if tasks is None:
             alone = self._adapted(self.learner_.adapt(self._examples(X, y)))
             alone.__dict__.pop("predictors_", None)  # of many tasks, where this one is adapted to such
@@ -203,9 +212,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         if not hasattr(self, "model_"):
             return self.fit(X, y)
         X, y = self._check_both(X, y, reset=False)
-        self._warn_of_outliers(y)
-        points = self._examples(X, y)
         known = getattr(self, "predictor_", None)
+        right = self._right(X, y, None, known)
+        points = self._examples(X[right], y[right])
         self.predictor_ = self.learner_.adapt(points) if known is None else known.update(points)
         return self
 
@@ -276,6 +285,28 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         except ValueError as error:
             raise ValueError(f"y must be numbers ({error}); FewShotClassifier learns labels.") from error
 
+    def _right(self, X: np.ndarray, y: np.ndarray, tasks: Any, known: Predictor | None = None) -> np.ndarray:
+        """Which rows a task is adapted to, as a mask: under a hierarchical prior all but those that cannot be right.
+
+        Rows that come to a task of which some are `known` are held against what these say, others against each other.
+        """
+        right = np.ones(len(y), dtype=bool)
+        if not self._groups:
+            self._warn_of_outliers(y)
+        elif known is not None and known.n:
+            found = _of_rows(known.predict(self._inputs(X)))
+            right = ((self._outputs(y) - found.mean).abs() <= outliers.FAR * found.variance.sqrt()).numpy()
+        elif len(y):
+            group = self._task_ids(tasks, len(y))
+            right = ~outliers.outliers(self.model_, self._inputs(X), self._outputs(y), group)
+        _tell_of_wrong(~right)
+        return right
+
+    @property
+    def _groups(self) -> bool:
+        """Whether the model is that of a hierarchical prior."""
+        return any(isinstance(part, Hierarchy) for part in self.model_.modules())
+
     def _warn_of_outliers(self, y: np.ndarray) -> None:
         """Says which outputs lie far from all that training has seen: one of them moves a prediction from few rows."""
         if self.scaling_.y.trivial:
@@ -331,6 +362,17 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 def _of_rows(prediction: Prediction) -> RealPrediction:
     assert isinstance(prediction, RealPrediction)
     return prediction
+
+
+def _tell_of_wrong(wrong: np.ndarray) -> None:
+    """Says which rows are left out since they cannot be right."""
+    if wrong.any():
+        warnings.warn(
+            f"{wrong.sum()} of {len(wrong)} rows are left out, the first of them row {wrong.argmax() + 1}: their "
+            f"outputs lie more than {outliers.FAR:.0f} standard deviations from what all other rows say of them.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _start_scale(model: Model, y: Tensor) -> None:

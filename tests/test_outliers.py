@@ -1,0 +1,79 @@
+"""Rows that cannot be right: found, left out, told of; and none found where all are right."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from metavib import FewShotRegressor
+from metavib.groups import learn
+from metavib.groups.outliers import FAR, outliers
+
+
+def table(groups=30, each=8, seed=0):
+    rng = np.random.default_rng(seed)
+    group, x = np.repeat(np.arange(groups), each), rng.normal(size=(groups * each, 1))
+    return x, x[:, 0] + rng.normal(size=groups)[group] + 0.2 * rng.normal(size=len(group)), group
+
+
+@pytest.fixture(scope="module")
+def learned():
+    x, y, group = table()
+    return learn(torch.tensor(x), torch.tensor(y), group, seed=0).model
+
+
+def test_the_row_furthest_from_what_the_others_say_goes_first(learned):
+    """Against a loop over rows and groups: the Gaussian of each row given the others, the worst dropped each time."""
+    x, y, group = table(9, 7, seed=1)
+    y[[3, 10, 11, 40]] += [30.0, -25.0, 60.0, 3.0]
+    with torch.no_grad():
+        phi = learned.prior.network.body.phi
+        body = learned.prior.network.body
+        features = torch.cat([phi.shared(torch.tensor(x)), phi.own(torch.tensor(x))], -1)
+        z, mean = (features @ body.root).numpy(), (phi.shared(torch.tensor(x)) @ body.w).numpy()
+        noise = float(learned.likelihood.noise())
+    wrong = np.zeros(len(y), dtype=bool)
+    for g in range(9):
+        kept = list(np.flatnonzero(group == g))
+        while kept:
+            far = []
+            for i in kept:
+                rest = [j for j in kept if j != i]
+                K = z[rest] @ z[rest].T + noise * np.eye(len(rest))
+                gain = np.linalg.solve(K, z[rest] @ z[i]) if rest else np.zeros(0)
+                expected, variance = mean[i] + gain @ (y - mean)[rest], z[i] @ z[i] + noise - gain @ (z[rest] @ z[i])
+                far.append(abs(y[i] - expected) / np.sqrt(variance))
+            if max(far) <= FAR:
+                break
+            wrong[kept.pop(int(np.argmax(far)))] = True
+    np.testing.assert_array_equal(outliers(learned, torch.tensor(x), torch.tensor(y), group), wrong)
+    assert wrong[[3, 10, 11, 40]].all() and wrong.sum() == 4
+
+
+def test_one_wrong_row_moves_neither_the_prior_nor_a_task():
+    x, y, group = table()
+    spoilt = y.copy()
+    spoilt[17] = 100.0
+    clean = FewShotRegressor(random_state=0).fit(x, y, tasks=group)
+    with pytest.warns(UserWarning, match="1 of 240 rows are left out, the first of them row 18"):
+        robust = FewShotRegressor(random_state=0).fit(x, spoilt, tasks=group)
+    new, truth, _ = table(1, 30, seed=5)
+    known = truth[:6].copy()
+    known[2] = 100.0
+    with pytest.warns(UserWarning, match="1 of 6 rows are left out, the first of them row 3"):
+        mean, sd = robust.adapt(new[:6], known).predict(new[6:], return_std=True)
+    best = clean.adapt(new[[0, 1, 3, 4, 5]], known[[0, 1, 3, 4, 5]]).predict(new[6:])
+    assert np.abs(mean - best).max() < 0.3 and np.mean(np.abs(mean - truth[6:]) < 2 * sd) > 0.8
+    with pytest.warns(UserWarning, match="1 of 1 rows"):
+        later = clean.adapt(new[:5], truth[:5]).partial_fit(new[5:6], [-80.0])
+    assert later.predictor_.n == 5
+
+
+def test_a_task_far_from_all_others_is_believed_once_its_rows_agree_and_right_tables_lose_nothing():
+    x, y, group = table()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        e = FewShotRegressor(random_state=0).fit(x, y, tasks=group)
+        far = e.adapt(x[:8], y[:8] + 15.0)
+    assert np.abs(far.predict(x[:8]) - y[:8] - 15.0).max() < 3.0
