@@ -178,5 +178,4 @@ class Learner:
         found = read(Path(path), self.trained)
         if not found.column:
             raise ValueError(f"{path} holds one task: read it with load.")
-        tasks = {task.id: task for task in found.tasks}
-        return Predictors(self.trained, tasks, classes=found.classes, column=found.column)
+        return Predictors.of_file(self.trained, found)

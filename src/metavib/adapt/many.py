@@ -162,6 +162,10 @@ class Predictors(Mapping[Hashable, Predictor]):
 
     def save(self, path: str | Path, *, form: str = "smaller", run: Path | None = None) -> None:
         """Writes all of it into one task file, atomically; `Learner.load_many` reads it. As `Predictor.save`."""
+        write(Path(path), self.file(form=form), self._trained, run=run)
+
+    def file(self, *, form: str = "smaller") -> TaskFile:
+        """What `save` writes."""
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
         tasks = list(self._tasks.values())
@@ -169,7 +173,13 @@ class Predictors(Mapping[Hashable, Predictor]):
             raise ValueError("nothing is known of any task: there is nothing to save.")
         if form != "smaller":
             tasks = [Kept(self[kept.id]._kept(form), kept.classes, kept.id) for kept in tasks]
-        write(Path(path), TaskFile(tasks, self.column, self._given), self._trained, run=run)
+        return TaskFile(tasks, self.column, self._given)
+
+    @classmethod
+    def of_file(cls, trained: Trained, file: TaskFile) -> "Predictors":
+        """The predictors that a task file holds."""
+        tasks = {task.id: task for task in file.tasks}
+        return cls(trained, tasks, classes=file.classes, column=file.column)
 
     def _with(self, tasks: dict[str, Kept], column: str) -> "Predictors":
         return Predictors(self._trained, tasks, classes=self._given, column=column)

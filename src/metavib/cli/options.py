@@ -59,6 +59,9 @@ Csv = Annotated[
     Path | None,
     typer.Option("--csv", "--table", help="The file of the experiment `table`: CSV, or Parquet by its name."),
 ]
+TableFile = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="The file of the experiment `table`, as `--csv` names it too.")
+]
 TaskColumn = Annotated[
     str | None,
     typer.Option(help="Its column that says which task a row belongs to; `school,year` where two say it together."),

@@ -33,6 +33,7 @@ from metavib.cli.options import (
     Seed,
     Set,
     Shots,
+    TableFile,
     Target,
     TaskColumn,
     Ways,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 def train(
     name: Experiment = None,
+    file: TableFile = None,
     method: Method = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: `runs/EXPERIMENT-METHOD-SEED`.")] = None,
     resume: Annotated[
@@ -105,7 +107,8 @@ def train(
     Writes a run folder: the whole config, metrics as JSON lines, checkpoints, and the record of the finished run. Stop
     it with Ctrl-C whenever you like and continue with `--resume RUN`: on a CPU the result is the same to the last bit.
 
-    Examples: `metavib train glyphs`, `metavib train sinusoid --method maml --steps 5000`,
+    Examples: `metavib train table sales.csv --task shop --target sold`, `metavib train glyphs`,
+    `metavib train sinusoid --method maml --steps 5000`,
     `metavib train embeddings --features cub.npz --improved`,
     `metavib train cub --backbone runs/cub-pretrained-0 --shots 5`, `metavib train --resume runs/glyphs-gp-vib-0`
     """
@@ -125,6 +128,7 @@ def train(
         "--precision": ("precision", precision),
         "--root": ("tasks.root", root),
         "--csv": ("tasks.table.csv", csv),
+        "FILE": ("tasks.table.csv", file),
         "--task": ("tasks.table.task", task),
         "--target": ("tasks.table.target", target),
         "--inputs": ("tasks.table.features", names(inputs)),
@@ -135,6 +139,8 @@ def train(
         "--features": ("tasks.features", list(map(str, features)) or None),
         "--backbone": ("model.pretrained", backbone),
     }
+    if csv is not None and file is not None:
+        raise ValueError(f"the table is named twice, {file} and --csv {csv}: name it once.")
     given = Given(assign, options)
     if resume is not None and out is not None:
         raise ValueError("--resume names the run folder, and so does --out: give one of them.")

@@ -5,6 +5,8 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +20,7 @@ from torch import Tensor
 from metavib.adapt.learner import Learner, Predictor
 from metavib.data.schema import Schema, learn
 from metavib.data.table import Table, by_name, cells_of, in_memory, is_missing
+from metavib.estimators import file
 from metavib.estimators.models import build_model
 from metavib.estimators.tasks import Rows
 from metavib.estimators.training import Draw, History, Schedule, meta_train
@@ -89,6 +92,37 @@ class FewShotEstimator(BaseEstimator):
         """The task this estimator is adapted to; before that, one without rows."""
         check_is_fitted(self, "model_")
         return self.predictor_ if hasattr(self, "predictor_") else self._without_rows()
+
+    # Files
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the fitted estimator, with the task or the tasks it is adapted to, into one file, atomically.
+
+        The file is a safetensors file with JSON beside the numbers (`metavib.estimators.file`); nothing is pickled.
+        """
+        check_is_fitted(self, "model_")
+        file.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """The estimator that a file holds, which predicts what the saved one did, to the last bit.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is no file that `save` wrote, is damaged, or holds another estimator.
+        """
+        found = file.load(cls, Path(path))
+        assert isinstance(found, cls)
+        return found
+
+    @abstractmethod
+    def _new_likelihood(self) -> Likelihood:
+        """A likelihood as the network was built with."""
+
+    def _blank(self) -> Model:
+        """A network of the shape of the fitted one, with no weights of its own yet."""
+        width = (self.scaling_.x.width,) if len(self._event) == 1 else self._event
+        return self._model(torch.zeros(0, *width), self._new_likelihood(), 0)
 
     # Checks
 

@@ -141,7 +141,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         if self._by_columns():
             self._choose(rows._replace(x=self._inputs(X)), seed)
             return self._settle(X, y, tasks)
-        model = self._model(x, self._likelihood(2), seed)
+        model = self._model(x, self._new_likelihood(), seed)
         source, validation = self._sources(rows, random)
 
         def sized(task: Task, ways: int) -> tuple[Model, Task]:
@@ -319,6 +319,9 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         """All classes of fit, as the prior has them."""
         x = self._inputs(np.zeros((0, *self._event)))
         return self.learner_.adapt((x, np.zeros(0)), classes=self.classes_.tolist())
+
+    def _new_likelihood(self) -> Likelihood:
+        return self._likelihood(2)
 
     def _likelihood(self, ways: int) -> Likelihood:
         return Bernoulli() if self.likelihood == "bernoulli" else Softmax(ways, samples=SAMPLES)

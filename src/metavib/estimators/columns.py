@@ -8,7 +8,7 @@ classes of the *other* folds, as the columns of new classes will be. So few numb
 steps of L-BFGS, and take seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, log
 from typing import NamedTuple
 
@@ -102,6 +102,17 @@ def learn_columns(rows: Rows, *, ways: int, shots: tuple[int, int], kernels: Seq
     return Columns(model, [candidate for candidate, _ in tried])
 
 
+def like_columns(state: Mapping[str, Tensor], kernel: str) -> Model:
+    """A model of the shape that the tensors of a saved one have, before these are loaded into it.
+
+    Args:
+        state: the tensors by name, as `state_dict` gives them.
+        kernel: its name, as in `Candidate`.
+    """
+    columns, rank = state["prior.network.body.directions"].shape
+    return _on_columns(Whitened(columns, rank=rank, reach=1.0), kernel)
+
+
 def _folds(rows: Rows, ways: int, shots: tuple[int, int], random: np.random.Generator) -> list[Fold]:
     """Folds of tasks, where there are many, or of classes; of none where there are too few of both."""
     labels = rows.y.numpy()
@@ -131,9 +142,13 @@ def _model(rows: Rows, seen: Rows, kernel: str, reach: float) -> Model:
     whitened = Whitened(rows.x.shape[1], rank=rank_for(len(rows.x), rows.x.shape[1]), reach=reach)
     pairs = np.unique(np.stack([seen.ids, seen.y.numpy()]), axis=1, return_inverse=True)[1].reshape(-1)
     order = np.random.default_rng(0).permutation(len(pairs))
-    model = gp_vib(whitened, _kernel(kernel, rows.x.shape[1]), SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()
+    model = _on_columns(whitened, kernel)
     whitened.look(seen.x[order], torch.as_tensor(pairs[order]))
     return model
+
+
+def _on_columns(whitened: Whitened, kernel: str) -> Model:
+    return gp_vib(whitened, _kernel(kernel, whitened.features), SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()
 
 
 def _kernel(name: str, columns: int) -> Kernel:

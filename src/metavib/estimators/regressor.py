@@ -141,7 +141,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             self.__dict__.pop(name, None)
         X, y = self._check_both(X, y, reset=True)
         ids = self._task_ids(tasks, len(y))
-        likelihood = LIKELIHOODS[self.likelihood]()
+        likelihood = self._new_likelihood()
         likelihood.check(torch.tensor(y))
         scaling = scalings.as_they_are() if self.likelihood == "poisson" else scalings.outputs(y)
         x, random = self._start(X, scaling)
@@ -324,6 +324,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     def _without_rows(self) -> Predictor:
         return self.learner_.adapt(self._examples(np.zeros((0, *self._event)), np.zeros(0)))
+
+    def _new_likelihood(self) -> Likelihood:
+        return LIKELIHOODS[self.likelihood]()
 
     def _outputs(self, y: np.ndarray) -> Tensor:
         return self.scaling_.y.standardise(torch.tensor(y))

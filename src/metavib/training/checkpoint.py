@@ -1,7 +1,7 @@
 """A training's whole state in one file, written atomically: weights, optimiser, random streams, step."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,11 +107,22 @@ def _of_today(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model:
     """The model of a checkpoint, rebuilt from its config (or one that differs in what holds no weights)."""
     config, state = config or checkpoint.config, checkpoint.part("model")
+    return filled(lambda: build.like(config, state), state)
+
+
+def filled(make: Callable[[], Model], state: dict[str, Tensor], *, what: str = "checkpoint") -> Model:
+    """A model with saved tensors in it, which are refused where they are not those of such a model.
+
+    Args:
+        make: a new model.
+        state: the tensors by name.
+        what: they come from, for messages.
+    """
     try:
         with torch.device("meta"):  # shapes alone: a config that asks for more memory than the file holds is refused
-            wanted = build.like(config, state).state_dict()
+            wanted = make().state_dict()
     except (RuntimeError, OverflowError) as error:
-        raise ValueError(f"the checkpoint's config describes no model: {error}") from error
+        raise ValueError(f"the {what}'s config describes no model: {error}") from error
     problems = [f"lacks {name}" for name in wanted.keys() - state.keys()]
     problems += [f"has a foreign {name}" for name in state.keys() - wanted.keys()]
     problems += [
@@ -125,8 +136,8 @@ def restore_model(checkpoint: Checkpoint, config: Config | None = None) -> Model
         if state[name].is_floating_point() != wanted[name].is_floating_point() or state[name].is_complex()
     ]
     if problems:
-        raise ValueError(f"the checkpoint does not fit its own config: it {'; '.join(sorted(problems)[:3])}.")
-    model = build.like(config, state)
+        raise ValueError(f"the {what} does not fit its own config: it {'; '.join(sorted(problems)[:3])}.")
+    model = make()
     model.load_state_dict(state)
     return model
 

@@ -65,7 +65,9 @@ def resolve(config: Config) -> Config:
     """
     table = config.tasks.table
     if table.csv is None:
-        raise ValueError("the experiment table needs a file: pass --csv FILE --task COLUMN --target COLUMN.")
+        raise ValueError(
+            "the experiment table needs a file: pass FILE (or --csv FILE) with --task COLUMN --target COLUMN."
+        )
     for name in ("task", "target"):
         if not getattr(table, name):
             raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")

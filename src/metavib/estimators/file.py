@@ -1,0 +1,195 @@
+"""Estimator files: a fitted estimator, with the task or the tasks it is adapted to, in one safetensors file.
+
+Nothing in it is ever unpickled, and what is read is believed only once it was checked. A loaded estimator predicts what
+the saved one did, to the last bit.
+
+Metadata (strings; all but the first two are JSON), format `metavib-estimator-1`:
+
+| name      | content                                                                                              |
+| --------- | ---------------------------------------------------------------------------------------------------- |
+| format    | `metavib-estimator-1`                                                                                |
+| estimator | `FewShotRegressor` or `FewShotClassifier`                                                            |
+| params    | the arguments it was made with; a random state that is no number is null                             |
+| inputs    | `event`, the shape of an input; `names` of the columns or null; `schema`, a text for each column of a |
+|           | data frame (as in a run's config) or null                                                            |
+| model     | `hierarchical`, `shares` (its form for common classes), `columns` (of new classes) or `network`, as   |
+|           | `params` describe it                                                                                 |
+| classes   | of a classifier: `labels`, their NumPy type `dtype`, and `common`, those that every task has, or null |
+| fitted    | `n_iter`, `history` (steps, kept step, scores) or null, `report` (a list for each row of it) or null, |
+|           | `candidates` (kernel, reach or null for an infinite one, log loss of each, the best first) or null    |
+
+Tensors: `model/...` as PyTorch names them, `scaling/...` (means and scales of inputs and outputs, and which columns
+have an indicator of missing values), and, where it is adapted, `task` or `tasks`: the bytes of a task file.
+"""
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metavib.adapt.file import read, to_bytes
+from metavib.adapt.learner import Learner, Predictors
+from metavib.adapt.preparation import ModelSpace
+from metavib.data.schema import Schema
+from metavib.estimators.columns import Candidate, like_columns
+from metavib.estimators.training import History
+from metavib.files import read_tensors, write_tensors
+from metavib.groups import Hierarchy, Report, Shares, like, like_shares
+from metavib.groups.report import Row
+from metavib.model import Model
+from metavib.networks.backbone import Backbone
+from metavib.networks.whitened import Whitened
+from metavib.priors import FunctionPrior
+from metavib.tasks import scaling as scalings
+from metavib.training.checkpoint import filled
+
+FORMAT = "metavib-estimator-1"
+LABELS = "biufUO"  # kinds of NumPy types that labels may have: truth values, numbers, texts
+
+
+def save(estimator: Any, path: Path) -> None:
+    """Writes a fitted estimator, atomically."""
+    params = estimator.get_params(deep=False)
+    if isinstance(params["backbone"], Backbone):
+        raise TypeError(
+            f"the network {type(params['backbone']).__name__} is your own, and no file of numbers can make it again: "
+            "save the weights of estimator.model_ with safetensors, beside the code of the network."
+        )
+    if not isinstance(params["random_state"], int | np.integer | None):
+        params["random_state"] = None
+    model, learner = estimator.model_, estimator.learner_
+    report, history = getattr(estimator, "report_", None), estimator.history_
+    tried = getattr(estimator, "candidates_", None) if _kind(model) == "columns" else None
+    names = getattr(estimator, "feature_names_in_", None)
+    header: dict[str, Any] = {
+        "params": params,
+        "inputs": {
+            "event": estimator._event,
+            "names": None if names is None else list(names),
+            "schema": None if estimator.schema_ is None else estimator.schema_.to_json(),
+        },
+        "model": _kind(model),
+        "classes": None,
+        "fitted": {
+            "n_iter": estimator.n_iter_,
+            "history": None if history is None else list(history),
+            "report": None if report is None else [list(row) for row in report.rows],
+            "candidates": None if tried is None else [[k, None if r == inf else r, loss] for k, r, loss in tried],
+        },
+    }
+    if (classes := getattr(estimator, "classes_", None)) is not None:
+        common = learner.preparation.classes
+        header["classes"] = {"labels": classes.tolist(), "dtype": classes.dtype.str, "common": common}
+    tensors = {f"model/{name}": t for name, t in model.state_dict().items()}
+    tensors |= {f"scaling/{name}": t for name, t in estimator.scaling_.state().items()}
+    if (one := getattr(estimator, "predictor_", None)) is not None:
+        tensors["task"] = _bytes(one.to_bytes())
+    if (many := getattr(estimator, "predictors_", None)) is not None:
+        tensors["tasks"] = _bytes(to_bytes(many.file(), learner.trained))
+    texts = {"format": FORMAT, "estimator": type(estimator).__name__}
+    write_tensors(path, tensors, texts | {name: json.dumps(value, default=_plain) for name, value in header.items()})
+
+
+def load(cls: type, path: Path) -> Any:
+    """Reads a fitted estimator of a class.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no estimator file, of another estimator, or damaged.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
+    tensors, texts = read_tensors(path)
+    if texts.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is no estimator file: expected the format {FORMAT!r}, got {texts.get('format')!r}. An estimator's "
+            "`save` writes one; a run is read by metavib.Learner.from_run, and a task file by a learner's `load`."
+        )
+    if texts.get("estimator") != cls.__name__:
+        raise ValueError(f"{path} holds a {texts.get('estimator')}: read it by {texts.get('estimator')}.load.")
+    try:
+        return _restored(cls, tensors, {name: json.loads(texts[name]) for name in HEADER})
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}. Save the estimator again.") from error
+
+
+HEADER = ("params", "inputs", "model", "classes", "fitted")
+
+
+def _restored(cls: type, tensors: dict[str, Tensor], header: dict[str, Any]) -> Any:
+    params = {name: tuple(v) if isinstance(v, list) else v for name, v in header["params"].items()}
+    estimator: Any = cls(**params)
+    inputs, fitted, classes = header["inputs"], header["fitted"], header["classes"]
+    estimator._event = tuple(int(size) for size in inputs["event"])
+    estimator.n_features_in_ = estimator._event[0] if inputs["schema"] is None else len(inputs["schema"])
+    if inputs["names"] is not None:
+        estimator.feature_names_in_ = np.array(inputs["names"], dtype=object)
+    estimator.schema_ = None if inputs["schema"] is None else Schema.from_json(inputs["schema"])
+    estimator.scaling_ = scalings.from_state(_part(tensors, "scaling"))
+    _check_scaling(estimator.scaling_, estimator._event)
+    state, kind = _part(tensors, "model"), header["model"]
+    if fitted["candidates"] is not None:
+        estimator.candidates_ = [Candidate(k, inf if r is None else r, loss) for k, r, loss in fitted["candidates"]]
+    makes = {
+        "hierarchical": lambda: like(state),
+        "shares": lambda: like_shares(state),
+        "columns": lambda: like_columns(state, estimator.candidates_[0].kernel),
+        "network": estimator._blank,
+    }
+    model = filled(makes[kind], state, what="file").double().requires_grad_(False).eval()
+    common = None if classes is None else classes["common"]
+    estimator.model_, estimator.learner_ = model, Learner(model, preparation=ModelSpace(common))
+    estimator.n_iter_ = fitted["n_iter"]
+    estimator.history_ = None
+    if fitted["history"] is not None:
+        steps, step, scores = fitted["history"]
+        estimator.history_ = History(steps, step, tuple((at, score) for at, score in scores))
+    if fitted["report"] is not None:
+        estimator.report_ = Report([Row(*row) for row in fitted["report"]])
+    if classes is not None:
+        dtype = np.dtype(classes["dtype"])
+        if dtype.kind not in LABELS:
+            raise ValueError(f"labels have the type {dtype}")
+        estimator.classes_ = np.array(classes["labels"], dtype=dtype)
+    if "task" in tensors:
+        estimator.predictor_ = estimator.learner_.from_bytes(tensors["task"].numpy().tobytes())
+    if "tasks" in tensors:
+        trained = estimator.learner_.trained
+        estimator.predictors_ = Predictors.of_file(trained, read(tensors["tasks"].numpy().tobytes(), trained))
+    return estimator
+
+
+def _kind(model: Model) -> str:
+    if isinstance(model.likelihood, Shares):
+        return "shares"
+    assert isinstance(model.prior, FunctionPrior)
+    names = {Hierarchy: "hierarchical", Whitened: "columns"}
+    return names.get(type(model.prior.network.body), "network")  # type: ignore[call-overload]
+
+
+def _check_scaling(scaling: scalings.Scaling, event: tuple[int, ...]) -> None:
+    wanted = event if len(event) == 1 else (event[0], *(1,) * (len(event) - 1))
+    flags = scaling.x.flags
+    if scaling.x.mean.shape != wanted or scaling.x.scale.shape != wanted or scaling.y.mean.ndim or scaling.y.scale.ndim:
+        raise ValueError("its standardisation is not that of its inputs")
+    if flags.ndim != 1 or flags.is_floating_point() or bool(((flags < 0) | (flags >= event[0])).any()):
+        raise ValueError("its indicators of missing values are of columns that are not there")
+
+
+def _part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as JSON has them."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a file holds no {type(value).__name__}, got {value!r}: name labels by texts or numbers.")
