@@ -162,7 +162,12 @@ def train(
     if not json_:
         from metavib.show.console import note
 
-        note(f"run folder: {folder}; next: `metavib plot {folder}`")
+        use = (
+            f"`metavib adapt {folder} --support FILE`, then `metavib predict`"
+            if _takes_files(wanted.tasks.name)
+            else ""
+        )
+        note(f"run folder: {folder}; next: " + " or ".join(filter(None, (use, f"`metavib plot {folder}`"))))
 
 
 def evaluate(
@@ -326,6 +331,11 @@ def _resumed(run: Path | None, method: str | None, given: Given, *, improved: bo
     config = override(read(run / run_folder.CONFIG), given.values | ({} if method is None else {"method": method}))
     check_counts(given.options, config)
     return config
+
+
+def _takes_files(experiment: str) -> bool:
+    """Whether points of a new task come from the user's own files, and not from a function that is known."""
+    return experiment in (*CLASSIFICATION, EMBEDDINGS, TABLE)
 
 
 def _show_evaluation(result: dict[str, Any], *, json_: bool) -> None:

@@ -149,7 +149,7 @@ def _known(known: "Predictor | Predictors") -> str:
     names = ", ".join(map(str, known.classes[:20])) + ", ..." * (len(known.classes) > 20)
     classes = f", classes {names}" if names else ""
     if isinstance(known, Predictors):
-        return f"{len(known)} tasks, {known.n} points{classes}"
+        return f"{len(known)} task{'s' * (len(known) != 1)}, {known.n} points{classes}"
     kept = "" if known.constant_size else "; this method keeps its points, so that the file grows with them"
     return f"{known.n} points{classes}{kept}"
 
