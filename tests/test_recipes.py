@@ -93,7 +93,7 @@ def test_sinusoids_have_the_papers_own_settings():
 
 
 def test_the_papers_inner_rate_of_stochastic_maml_does_not_overshoot_at_the_start():
-    """One step of it goes the right way on new sinusoids; with the noise and the start of MAML it throws them far off."""
+    """One step of it goes the right way on new sinusoids; from the noise and start of MAML it throws them far off."""
     tasks = Sinusoids(shots=10, queries=20).sample((200,), seeded(0))
 
     def error(**changes: float) -> float:
