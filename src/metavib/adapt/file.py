@@ -152,9 +152,12 @@ def read(path: Path | bytes, trained: Trained) -> TaskFile:
                 "written by `metavib adapt`, and by a predictor's `save`."
             )
         if header.get("fingerprint") != trained.fingerprint:
+            way_out = "Load that model, or adapt anew."
+            if header["format"] == OLD_FORMAT:
+                way_out = "It was written by version 0.1: make it again with `metavib adapt`, from the task's points."
             raise ValueError(
                 f"{name} was made with another model (fingerprint {str(header.get('fingerprint'))[:12]}, this model's "
-                f"is {trained.fingerprint[:12]}): what it says means nothing here. Load that model, or adapt anew."
+                f"is {trained.fingerprint[:12]}): what it says means nothing here. {way_out}"
             )
         return _Reader(file, header, name, trained).tasks()
 
