@@ -17,7 +17,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 from torch import Tensor
 
-from metavib.adapt.learner import Learner, Predictor
+from metavib.adapt.learner import Learner, Predictor, Predictors
+from metavib.adapt.prediction import Prediction
 from metavib.data.schema import Schema, learn
 from metavib.data.table import Table, by_name, cells_of, in_memory, is_missing
 from metavib.estimators import file
@@ -48,6 +49,7 @@ class FewShotEstimator(BaseEstimator):
         learner_: adapts the model to tasks.
         predictor_: the task this estimator is adapted to; after `fit(X, y, tasks=...)` absent, or a task without
             rows, which is what predictions are then of.
+        predictors_: the tasks this estimator is adapted to, by their ids, after `adapt(X, y, tasks=ids)`.
         schema_: what the columns of a data frame become as numbers; None for an array.
         n_features_in_, feature_names_in_: of the inputs.
     """
@@ -69,6 +71,7 @@ class FewShotEstimator(BaseEstimator):
     model_: Model
     learner_: Learner
     predictor_: Predictor
+    predictors_: Predictors
     history_: History | None
     schema_: Schema | None
     _objective: Objective  # what meta-training maximises
@@ -79,10 +82,77 @@ class FewShotEstimator(BaseEstimator):
     def adapt(self, X: Any, y: Any) -> Self:
         """A new estimator for the task of some rows; this one stays as it is."""
 
-    def _adapted(self, predictor: Predictor) -> Self:
+    def merge(self, other: Self) -> Self:
+        """A new estimator that knows what both know of their task, or tasks; they must have no rows in common.
+
+        Args:
+            other: adapted from the same fitted estimator.
+        """
+        mine, its = self._known(), other._known()
+        if isinstance(mine, Predictors) != isinstance(its, Predictors):
+            raise ValueError(
+                "one of the two estimators is of one task and the other of many: they have none in common."
+            )
+        return self._adapted(mine.merge(its))  # type: ignore[arg-type]
+
+    def forget(self, X: Any, y: Any, tasks: Any = None) -> Self:
+        """A new estimator that has never seen these rows, which must be among those it is adapted to.
+
+        Args:
+            X: rows.
+            y: their outputs.
+            tasks: the task of each row, where this estimator is adapted to many.
+        """
+        known = self._known(tasks)
+        X, y = self._check_both(X, y, reset=False)
+        if isinstance(known, Predictors):
+            return self._adapted(known.forget(self._points(X, y), task_names(tasks, len(y))))
+        return self._adapted(known.forget(self._points(X, y)))
+
+    def _check_one_task(self) -> None:
+        """Refuses to add rows without ids to what is known of many tasks."""
+        if hasattr(self, "predictors_"):
+            raise ValueError(
+                "this estimator is adapted to many tasks, and partial_fit adds rows to one: merge it with what the new "
+                "rows say, estimator.merge(estimator.adapt(X, y, tasks=ids))."
+            )
+
+    def _adapted(self, known: Predictor | Predictors) -> Self:
+        """A copy that is adapted to one task, or to many."""
         adapted = copy.copy(self)
-        adapted.predictor_ = predictor
+        adapted.__dict__.pop("predictors_", None)
+        if isinstance(known, Predictors):
+            adapted.predictors_ = known
+        else:
+            adapted.predictor_ = known
         return adapted
+
+    def _known(self, tasks: Any = NOTHING) -> Predictor | Predictors:
+        """What is known of the task, or of the tasks; ids must come, where a call may have them, with the second."""
+        check_is_fitted(self, "model_")
+        many = getattr(self, "predictors_", None)
+        if not (isinstance(tasks, str) and tasks == NOTHING) and (many is None) != (tasks is None):
+            needed = "the task of each row, tasks=..." if tasks is None else "adapt(X, y, tasks=ids) before it"
+            raise ValueError(
+                f"an estimator of {'one task' if many is None else 'many tasks'} predicts; it needs {needed}."
+            )
+        return self._adapted_predictor() if many is None else many
+
+    def _predicted(self, X: Any, tasks: Any) -> Prediction:
+        """Predictions of rows, by the one task or by the task of each row."""
+        known = self._known(tasks)
+        x = self._check(X, reset=False)
+        if isinstance(known, Predictors):
+            return known.predict(self._inputs(x), task_names(tasks, len(x)))
+        return known.predict(self._inputs(x))
+
+    @abstractmethod
+    def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Checked rows and outputs."""
+
+    @abstractmethod
+    def _points(self, X: np.ndarray, y: np.ndarray) -> Any:
+        """Rows and outputs as the learner takes them."""
 
     @abstractmethod
     def _without_rows(self) -> Predictor:

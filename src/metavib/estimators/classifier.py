@@ -1,5 +1,6 @@
 """Few-shot classification with scikit-learn's conventions."""
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -10,10 +11,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
-from metavib.adapt.learner import Learner, Predictor
-from metavib.adapt.prediction import ClassPrediction
+from metavib.adapt.learner import Learner, Predictor, Predictors
+from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.preparation import ModelSpace
-from metavib.estimators.base import SEEDS, FewShotEstimator
+from metavib.estimators.base import SEEDS, FewShotEstimator, task_names
 from metavib.estimators.columns import KERNELS, Candidate, learn_columns
 from metavib.estimators.models import WIDE
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
@@ -129,6 +130,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             y: class labels `(n,)`.
             tasks: the task of each row, any ids.
         """
+        self.__dict__.pop("predictors_", None)  # of an earlier fit
         X, y = self._check_both(X, y, reset=True)
         ids = self._task_ids(tasks, len(y))
         self.classes_ = np.unique(y)
@@ -217,7 +219,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self._become(self._without_rows())
         return self
 
-    def adapt(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def adapt(self, X: Any, y: Any, classes: Any = None, tasks: Any = None) -> Self:
         """A new estimator for the task of some rows, whose classes need not be those of fit; this one stays.
 
         Args:
@@ -225,11 +227,21 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             y: their labels.
             classes: labels of all classes of the task, those without rows too, so that rows of one class do not mean
                 certainty. None: those of fit, where tasks have them in common; else those that the rows show.
+            tasks: the task of each row, where they are of many tasks; `predict` and `predict_proba` are then told the
+                task of each row too. Columns are the classes of all tasks, and those that are not of a row's task
+                have probability 0.
         """
         check_is_fitted(self, "model_")
         X, y = self._check_both(X, y, reset=False)
-        adapted = self._adapted(self._adapt(X, y, None if classes is None else np.unique(classes)))
-        adapted._become(adapted.predictor_)
+        wanted = None if classes is None else np.unique(classes)
+        if tasks is None:
+            return self._adapted(self._adapt(X, y, wanted))
+        named: Any = {"classes": self._named(wanted)}
+        return self._adapted(self.learner_.adapt_many(self._points(X, y), task_names(tasks, len(y)), **named))
+
+    def _adapted(self, known: Predictor | Predictors) -> Self:
+        adapted = super()._adapted(known)
+        adapted.classes_ = np.sort(np.array(known.classes))
         return adapted
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -249,20 +261,26 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
                 X, y = self._check_both(*X_y, reset=False)
                 self._become(self._adapt(X, y, np.unique(classes)))
             return self
+        self._check_one_task()
         X, y = self._check_both(*X_y, reset=False)
         known = getattr(self, "predictor_", None)
         self._become(self._adapt(X, y, classes) if known is None else known.update((self._inputs(X), y)))
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row."""
-        p = self.predict_proba(X)
+    def predict(self, X: Any, tasks: Any = None) -> np.ndarray:
+        """The most probable class of each row; `tasks` as in `predict_proba`."""
+        p = self.predict_proba(X, tasks)
         return self.classes_[p.argmax(1)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Predictive probabilities `(n, N)`, a column for each of `classes_`."""
-        predictor = self._adapted_predictor()
-        return _probabilities(predictor, self._inputs(self._check(X, reset=False)))[1]
+    def predict_proba(self, X: Any, tasks: Any = None) -> np.ndarray:
+        """Predictive probabilities `(n, N)`, a column for each of `classes_`.
+
+        Args:
+            X: rows.
+            tasks: the task of each row, after `adapt` to many tasks; one that is not known is predicted as a task
+                without rows.
+        """
+        return _sorted(self._predicted(X, tasks))[1]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, shots: int = 5) -> float:
         """Accuracy; with task ids, of few-shot predictions on each of them, all rows pooled.
@@ -292,7 +310,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
                 support += places[:cut].tolist()
                 query += places[cut:].tolist()
             if query:
-                classes, p = _probabilities(self._adapt(X[support], y[support]), self._inputs(X[query]))
+                classes, p = _sorted(self._adapt(X[support], y[support]).predict(self._inputs(X[query])))
                 predicted.append(classes[p.argmax(1)])
                 truth.append(y[query])
         if not truth:
@@ -312,7 +330,9 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._check(X, y, reset=reset)
         if len(y):
-            check_classification_targets(y)
+            with warnings.catch_warnings():  # many classes with a few rows each are what few-shot learning is for
+                warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+                check_classification_targets(y)
         return X, np.asarray(y)
 
     def _without_rows(self) -> Predictor:
@@ -327,9 +347,16 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         return Bernoulli() if self.likelihood == "bernoulli" else Softmax(ways, samples=SAMPLES)
 
     def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None) -> Predictor:
+        return self.learner_.adapt(self._points(X, y), classes=self._named(classes))
+
+    def _named(self, classes: Any) -> list[Any] | None:
+        """The classes of a task, where they are named, or where it may show one of two only."""
         if self.likelihood == "bernoulli" and classes is None:
-            classes = self.classes_  # a task may show one of the two only
-        return self.learner_.adapt((self._inputs(X), y), classes=None if classes is None else list(classes))
+            classes = self.classes_
+        return None if classes is None else list(classes)
+
+    def _points(self, X: np.ndarray, y: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        return self._inputs(X), y
 
     def _become(self, predictor: Predictor) -> None:
         self.predictor_ = predictor
@@ -372,9 +399,8 @@ def _within(y: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _probabilities(predictor: Predictor, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _sorted(prediction: Prediction) -> tuple[np.ndarray, np.ndarray]:
     """Sorted labels, and probabilities in their order."""
-    prediction = predictor.predict(x)
     assert isinstance(prediction, ClassPrediction)
     labels = np.array(prediction.classes)
     order = np.argsort(labels)

@@ -1,7 +1,6 @@
 """Few-shot regression with scikit-learn's conventions."""
 
 import warnings
-from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -158,7 +157,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
         self._meta_train(model, draw, [(model, task) for task in validation], seed)
         if tasks is None:
-            self.predictor_ = self.learner_.adapt(self._examples(X, y))
+            self.predictor_ = self.learner_.adapt(self._points(X, y))
         elif hasattr(self, "predictor_"):
             del self.predictor_  # of an earlier fit
         return self
@@ -196,13 +195,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         X, y = X[right], y[right]
         tasks = None if tasks is None else task_names(tasks, len(right))[right]
         if tasks is None:
-            alone = self._adapted(self.learner_.adapt(self._examples(X, y)))
-            alone.__dict__.pop("predictors_", None)  # of many tasks, where this one is adapted to such
-            return alone
-        many = self.learner_.adapt_many(self._examples(X, y), task_names(tasks, len(y)))
-        adapted = copy(self)
-        adapted.predictors_ = many
-        return adapted
+            return self._adapted(self.learner_.adapt(self._points(X, y)))
+        return self._adapted(self.learner_.adapt_many(self._points(X, y), task_names(tasks, len(y))))
 
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Adds rows to the task this estimator is adapted to, in constant memory.
@@ -211,10 +205,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """
         if not hasattr(self, "model_"):
             return self.fit(X, y)
+        self._check_one_task()
         X, y = self._check_both(X, y, reset=False)
         known = getattr(self, "predictor_", None)
         right = self._right(X, y, None, known)
-        points = self._examples(X[right], y[right])
+        points = self._points(X[right], y[right])
         self.predictor_ = self.learner_.adapt(points) if known is None else known.update(points)
         return self
 
@@ -227,13 +222,13 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             tasks: the task of each row, after `adapt` to many tasks; one that is not known is predicted as a task
                 without rows.
         """
-        found = self._prediction(X, tasks)
+        found = _of_rows(self._predicted(X, tasks))
         mean = self.scaling_.y.restore(found.mean).numpy()
         return (mean, self.scaling_.y.restore_variance(found.variance).sqrt().numpy()) if return_std else mean
 
     def predict_interval(self, X: Any, level: float = 0.9, tasks: Any = None) -> np.ndarray:
         """The central interval that holds an output with a given probability: `(n, 2)`, lower and upper ends."""
-        ends = self._prediction(X, tasks).interval(level)
+        ends = _of_rows(self._predicted(X, tasks)).interval(level)
         return torch.stack([self.scaling_.y.restore(end) for end in ends], -1).numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, shots: int = 5) -> float:
@@ -261,22 +256,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         place = np.arange(len(ids)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         known = place < np.repeat(np.minimum(shots, sizes // 2), sizes)
         support, query = order[known], order[~known]
-        many = self.learner_.adapt_many(self._examples(X[support], y[support]), ids[support])
+        many = self.learner_.adapt_many(self._points(X[support], y[support]), ids[support])
         mean = self.scaling_.y.restore(_of_rows(many.predict(self._inputs(X[query]), ids[query])).mean)
         return float(r2_score(y[query], mean.numpy()))
-
-    def _prediction(self, X: Any, tasks: Any) -> RealPrediction:
-        check_is_fitted(self, "model_")
-        many = getattr(self, "predictors_", None)
-        if (many is None) != (tasks is None):
-            needed = "the task of each row, tasks=..." if tasks is None else "adapt(X, y, tasks=ids) before it"
-            raise ValueError(
-                f"an estimator of {'one task' if many is None else 'many tasks'} predicts; it needs {needed}."
-            )
-        x = self._check(X, reset=False)
-        if many is None:
-            return _of_rows(self._adapted_predictor().predict(self._inputs(x)))
-        return _of_rows(many.predict(self._inputs(x), task_names(tasks, len(x))))
 
     def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._check(X, y, reset=reset)
@@ -323,7 +305,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             )
 
     def _without_rows(self) -> Predictor:
-        return self.learner_.adapt(self._examples(np.zeros((0, *self._event)), np.zeros(0)))
+        return self.learner_.adapt(self._points(np.zeros((0, *self._event)), np.zeros(0)))
 
     def _new_likelihood(self) -> Likelihood:
         return LIKELIHOODS[self.likelihood]()
@@ -331,7 +313,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     def _outputs(self, y: np.ndarray) -> Tensor:
         return self.scaling_.y.standardise(torch.tensor(y))
 
-    def _examples(self, X: np.ndarray, y: np.ndarray) -> Examples:
+    def _points(self, X: np.ndarray, y: np.ndarray) -> Examples:
         self.model_.likelihood.check(torch.tensor(y))
         return examples(self._inputs(X), self._outputs(y))
 

@@ -34,12 +34,14 @@ def learn(config: Config, folder: Path, world: Experiment, *, quiet: bool = Fals
         if not quiet:
             say(f"learning from {world.described()}")
         start = time.monotonic()
-        found = world.learn()
+        found, left_out = world.learn()
+        if left_out and not quiet:
+            say(f"{left_out} rows, whose outputs cannot be right beside all others, were left out")
         if not quiet and found.report.rows:
             say(f"held out in turn, these groups are predicted so:\n{found.report}")
         line = {"step": 1, "seconds": round(time.monotonic() - start, 3)}
         held_out = [row._asdict() for row in found.report.rows]
-        text = json.dumps(line | {"held_out": held_out}) + "\n"
+        text = json.dumps(line | {"held_out": held_out, "left_out": left_out}) + "\n"
         write_atomically(folder / METRICS, lambda p: p.write_text(text, encoding="utf-8"))
         checkpoint.save(folder / LAST, config, 1, 0.0, found.model)
     return run_folder.selected(folder)

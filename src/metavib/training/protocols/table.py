@@ -21,7 +21,8 @@ from metavib.data.schema import Rows, Schema
 from metavib.data.table import Table as Cells
 from metavib.data.table import digest, read
 from metavib.files import naming
-from metavib.groups import Learned, Report, learn, learn_shares
+from metavib.groups import Learned, Report, learn_shares
+from metavib.groups.outliers import learn_from_right_rows
 from metavib.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from metavib.model import Model
 from metavib.networks.repeats import share
@@ -247,16 +248,19 @@ class Table(Experiment):
         groups = len(np.unique(np.concatenate([part.tasks for part in self.split[:2]])))
         return f"{sum(len(part.x) for part in self.split[:2])} rows of {groups} groups"
 
-    def learn(self) -> Learned:
-        """A hierarchical prior, learned from all groups but those to test on: it needs none to select a model by."""
+    def learn(self) -> tuple[Learned, int]:
+        """A hierarchical prior, learned from all groups but those to test on: it needs none to select a model by.
+
+        Returns it, and how many rows were left out because their outputs cannot be right.
+        """
         rows = [self._rows(part) for part in self.split[:2]]
         x, y = (torch.cat(column) for column in zip(*rows, strict=True))
         ids = np.concatenate([part.tasks for part in self.split[:2]])
         options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
         if isinstance(self._likelihood, ClassLikelihood):
-            return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([]))
-        model, report = learn(x, y, **options)
-        return Learned(model, report.scaled(float(self.scaling.y.scale)))
+            return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), 0
+        (model, report), left_out = learn_from_right_rows(x, y, **options)
+        return Learned(model, report.scaled(float(self.scaling.y.scale))), int(left_out.sum())
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks, drawn with replacement."""
