@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
+from metavib.adapt import pretrained
 from metavib.files import read_json, write_atomically
 from metavib.training import recipes
 from metavib.training.config import Config, read
 from metavib.training.fields import override
-from metavib.training.run_folder import CONFIG, LAST, RECORD
+from metavib.training.run_folder import CONFIG, LAST, RECORD, is_run
 from reproduction import store
 from reproduction.queue import run_all
 from reproduction.studies import STUDIES
@@ -180,6 +181,7 @@ def quickened(config: Config) -> Config:
         "test.tasks": 10,
         "test.queries": min(5, test.queries),
         "test.shots": [k for k in test.shots if k + 5 <= pictures or tasks.alphabets],
+        "test.shifts": [shift for shift in test.shifts if shift != "emnist"],
     }
     return override(config, changes)
 
@@ -220,10 +222,11 @@ def _copy_recorded(missing: Runs, book: Path) -> Runs:
 
 
 def _trained(missing: dict[str, Config], out: Path) -> dict[str, Path]:
-    """Run folders, of any study, whose training is that of a missing run, tested otherwise."""
+    """Run folders, of any study or of the package, whose training is that of a missing run, tested otherwise."""
     trainings = {}
-    for path in sorted(out.glob(f"*/**/{CONFIG}")) if missing else []:
-        if (path.parent / RECORD).exists() and (path.parent / LAST).exists():
+    bundled = [pretrained.folder_of(name) / CONFIG for name in pretrained.names()]
+    for path in [*bundled, *sorted(out.glob(f"*/**/{CONFIG}"))] if missing else []:
+        if (path.parent / RECORD).exists() and is_run(path.parent):
             with suppress(ValueError):  # a config that exists no more
                 trainings[path.parent] = read(path)
     found = {}

@@ -53,13 +53,17 @@ def classification(result: dict[str, Any]) -> str:
     for row in result["rows"]:
         for kind in ("metrics", "tempered_metrics"):
             if kind in row:
-                label = "" if kind == "metrics" else f"T = {row['temperature']:.2f}"
+                label = ", ".join(filter(None, (row.get("shift"), *_temperature(row, kind))))
                 rows.append([*_sizes(row), *_class_cells(row[kind]), label])
-    header = [*_heads(result["rows"][0]), "accuracy %", "NLL", "Brier", "ECE %", "temperature"]
+    header = [*_heads(result["rows"][0]), "accuracy %", "NLL", "Brier", "ECE %", "under"]
     if not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     episodes = result["rows"][0]["episodes"]
     return markdown(header, rows) + f"\n\n± is the 95% interval over {episodes} test episodes of this one training."
+
+
+def _temperature(row: dict[str, Any], kind: str) -> list[str]:
+    return [] if kind == "metrics" else [f"T = {row['temperature']:.2f}"]
 
 
 def _beside_obvious(result: dict[str, Any]) -> str:
@@ -67,8 +71,9 @@ def _beside_obvious(result: dict[str, Any]) -> str:
     rows = []
     for row in result["rows"]:
         label = result["method"] + (f", T = {row['temperature']:.2f}" if row["temperature"] != 1 else "")
+        label += f", {row['shift']}" if "shift" in row else ""
         rows.append([label, *_sizes(row), *_class_cells(row["metrics"])])
-        for name, found in row["obvious"].items():
+        for name, found in row.get("obvious", {}).items():
             cells = _class_cells(found) if "nll" in found else [plus_minus(found["accuracy"], 2, 100), "", "", ""]
             rows.append([name, *_sizes(row), *cells])
     header = ["method", *_heads(result["rows"][0]), "accuracy %", "NLL", "Brier", "ECE %"]

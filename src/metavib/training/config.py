@@ -368,6 +368,9 @@ class TestConfig:
         inner_steps: numbers of gradient steps to test with; empty means as in training.
         weight_samples: number of weights that stochastic MAML, or gp-maml with train.beta_psi, draws at test.
         temperature: report class probabilities also under a temperature that is fitted on validation.
+        shifts: test also on pictures unlike those of training: blur, noise, inversion; emnist and drawings, which are
+            characters (see `metavib.data.shifts`).
+        unknown: say also how well pictures of classes that a task does not have are told from those it has.
         seed: decides the test tasks.
 
     Example:
@@ -385,6 +388,8 @@ class TestConfig:
     inner_steps: tuple[int, ...] = ()
     weight_samples: int = 20
     temperature: bool = False
+    shifts: tuple[str, ...] = ()
+    unknown: bool = False
     seed: int = 0
 
 

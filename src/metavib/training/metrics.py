@@ -123,6 +123,23 @@ def brier(
     return _mean((p - torch.nn.functional.one_hot(y, p.shape[-1])).square().sum(-1), mask)
 
 
+# Known classes and others
+
+
+def auroc(known: Float[Tensor, "..."], unknown: Float[Tensor, "..."]) -> float:
+    """The chance that a known point has the larger score of the two, ties counting half: 1 is perfect, 0.5 is blind.
+
+    Example:
+        >>> import torch
+        >>> from metavib.training.metrics import auroc
+        >>> auroc(torch.tensor([3.0, 2.0]), torch.tensor([2.0, 1.0]))
+        0.875
+    """
+    first, second = known.flatten().double(), unknown.flatten().double().sort().values
+    below, up_to = (torch.searchsorted(second, first, right=right) for right in (False, True))
+    return float((below + up_to).double().mean() / (2 * len(second)))
+
+
 # Calibration, over all points together
 
 

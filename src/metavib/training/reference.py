@@ -85,7 +85,7 @@ PLACES = (
     Place(
         "experiments with classes: images and embeddings",
         lambda c: c.tasks.name in (*CLASSIFICATION, EMBEDDINGS),
-        ("tasks.ways", "test.ways", "test.temperature"),
+        ("tasks.ways", "test.ways", "test.temperature", "test.unknown"),
     ),
     Place(
         "the experiment images",
@@ -96,7 +96,7 @@ PLACES = (
         "experiments with images",
         lambda c: c.tasks.name in CLASSIFICATION,
         ("tasks.channels", "tasks.size", "tasks.augment", "tasks.crop", "tasks.jitter")
-        + ("tasks.kind", "tasks.ink", "tasks.alphabets", "tasks.augment_test", "train.calibrate"),
+        + ("tasks.kind", "tasks.ink", "tasks.alphabets", "tasks.augment_test", "train.calibrate", "test.shifts"),
     ),
     Place(
         "experiments with images or embeddings from files",

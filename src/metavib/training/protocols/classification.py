@@ -8,6 +8,7 @@ points. None of these is a spread over trainings: that one is a standard deviati
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from math import ceil
 from typing import Any, final
 
@@ -34,7 +35,9 @@ from metavib.data.augmentations import (
 from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
 from metavib.data.picture import Form
+from metavib.data.shifts import SHIFTS, SPOILT, shifted
 from metavib.likelihoods import ClassLikelihood, ordered
+from metavib.marginals import Normal
 from metavib.model import Model
 from metavib.networks.embedded import Embedded
 from metavib.progress import Bar
@@ -56,6 +59,7 @@ POINTS = 100  # what an episode may have without counting as several
 AT = "temperature at "  # a number of shots, among the metrics of a validation
 NEIGHBOUR, LOGISTIC = "nearest neighbour of pixels", "logistic regression of pixels"
 OBVIOUS = 200  # test episodes of these
+UNKNOWN = 200  # and of known classes beside unknown ones
 
 Predict = Callable[[Task], Tensor]
 """Probabilities of the classes at all query points of a batch of episodes."""
@@ -97,6 +101,7 @@ class Classification(Experiment):
         self.source = self._training()
         self._validation: dict[tuple[int, int], list[Task]] = {}
         self._scores: _Scores | None = None
+        self._shifted: dict[str, Labelled] = {}
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training episodes (mini-batches of all classes, in the methods that transfer)."""
@@ -115,6 +120,12 @@ class Classification(Experiment):
                 self._validation_source(self.ways, shots)
         for shots in self._test_shots:
             self._test_source(shots)
+        _check_shifts(self.config)
+        if self.config.test.unknown and 2 * self.ways > self.splits.test.classes:
+            raise ValueError(
+                f"test.unknown needs twice as many test classes as a task has; got {self.splits.test.classes} for "
+                f"tasks of {self.ways}."
+            )
 
     def obvious(self) -> dict[str, float]:
         """Accuracy of what takes no meta-training, on the validation episodes; where predictions are calibrated alone.
@@ -154,8 +165,8 @@ class Classification(Experiment):
         """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
         config, test, ways = self.config, self.config.test, self.ways
         rows = []
-        for shots in self._test_shots:
-            source = self._test_source(shots)
+        for shift, shots in product(("", *test.shifts), self._test_shots):
+            source = self._test_source(shots, shift)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
                 episodes = fixed(
@@ -172,7 +183,12 @@ class Classification(Experiment):
                     "metrics": report(p, y, mask),
                 }
                 if config.train.calibrate:
-                    row |= {"temperature": warmth, "obvious": self._obvious_rows(source)}
+                    row["temperature"] = warmth
+                    row |= {} if shift else {"obvious": self._obvious_rows(source)}
+                if test.unknown:
+                    row["unknown"] = self._unknown(tested, self._tested(shift), shots)
+                if shift:
+                    row["shift"] = shift
                 if test.temperature:
                     known = _over(self._validation_tasks(ways, shots), self._tester(tested))
                     fitted = metrics.fit_temperature(*known)
@@ -180,6 +196,28 @@ class Classification(Experiment):
                     row |= {"temperature": fitted, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
+
+    @torch.no_grad()
+    def _unknown(self, model: Model, data: Labelled, shots: int) -> dict[str, float]:
+        """AUROC of pictures of a task's classes against pictures of as many others, by what the model says of both.
+
+        By the largest probability, by the largest latent mean (of ProtoNet: minus the distance to the nearest
+        centroid), and by minus the latent variance, where there is one.
+        """
+        test, ways = self.config.test, self.ways
+        queries = min(5, test.queries)
+        source = self._episodes(data, ways=2 * ways, shots=shots, queries=queries)
+        noise, found = seeded(TEST, device=self.config.device), dict[str, list[Tensor]]()
+        assert isinstance(model.likelihood, ClassLikelihood)
+        for task in fixed(source, count=min(UNKNOWN, test.tasks), seed=_seed(TEST, test.seed), batch=self.chunk):
+            few = Examples(*(t[:, : ways * shots] for t in task.support))
+            q = model(Task(few, task.query).to(self.dtype), noise)
+            scores = {"probability": ordered(q, model.likelihood.predict(q, noise)).amax(-1), "mean": q.mean.amax(-1)}
+            scores |= {"variance": -q.var.mean(-1)} if isinstance(q, Normal) else {}
+            for name, each in scores.items():
+                found.setdefault(name, []).append(each)
+        halves = {name: torch.cat(each).split(ways * queries, -1) for name, each in found.items()}
+        return {name: metrics.auroc(known, other) for name, (known, other) in halves.items()}
 
     def on_test(self, shots: int, predict: Predict) -> tuple[Tensor, Tensor, Tensor]:
         """Probabilities, labels and masks from any other method on the test episodes of some shots."""
@@ -209,8 +247,17 @@ class Classification(Experiment):
         """A temperature is to serve tasks of every size that is tested."""
         return self._test_shots if self.config.train.calibrate else (self.config.tasks.shots,)
 
-    def _test_source(self, shots: int) -> TaskSource:
-        return self._episodes(self.splits.test, ways=self.ways, shots=shots, queries=self.config.test.queries)
+    def _test_source(self, shots: int, shift: str = "") -> TaskSource:
+        return self._episodes(self._tested(shift), ways=self.ways, shots=shots, queries=self.config.test.queries)
+
+    def _tested(self, shift: str) -> Labelled:
+        """The pictures of the test, under a shift where there is one."""
+        if shift and shift not in self._shifted:
+            tasks = self.config.tasks
+            self._shifted[shift] = shifted(self.splits.test, shift, ink=tasks.ink, root=tasks.root).to(
+                self.config.device
+            )
+        return self._shifted[shift] if shift else self.splits.test
 
     def _validation_source(self, ways: int, shots: int) -> TaskSource:
         """Episodes like those of training, where they have its classes and shots; like those of the test elsewhere."""
@@ -349,6 +396,13 @@ def _check_network(config: Config) -> None:
         raise ValueError(f"a tuned network learns with {', '.join(TUNED)}; got {method}.")
     if backbone == "tuned" and not config.model.pretrained:
         raise ValueError("model.backbone = tuned starts from a network of `metavib pretrain`: pass --backbone RUN.")
+
+
+def _check_shifts(config: Config) -> None:
+    """Refuses shifts that there are not, or not of such pictures."""
+    allowed = SHIFTS if config.tasks.channels == 1 else SPOILT
+    if strange := [name for name in config.test.shifts if name not in allowed or config.tasks.name == EMBEDDINGS]:
+        raise ValueError(f"test.shifts of these pictures may be {', '.join(allowed)}; got {', '.join(strange)}.")
 
 
 def _check_likelihood(config: Config, ways: int) -> None:

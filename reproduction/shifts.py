@@ -1,0 +1,83 @@
+"""Models on pictures unlike those of their training: how right, how sure, and what is none of their classes."""
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from metavib.data.shifts import SHIFTS
+from metavib.show.plots import COLOURS, INK, STYLE
+from reproduction.store import Record, Records
+from reproduction.tables import Grid, Row, by_line, cost, title
+
+PLAIN = "as in training"
+KINDS = (("metrics", ""), ("tempered_metrics", ", with a temperature"))
+BY = {"probability": "probability", "mean": "mean, or distance", "variance": "variance"}
+
+
+def tables(records: Records) -> list[Grid]:
+    """Accuracy, NLL and ECE under each shift, a grid for each number of shots; then the AUROC of the unknown."""
+    lines = {title(*line): found[0] for line, found in by_line(records).items()}
+    tested = sorted({row["shots"] for record in records.values() for row in record["evaluation"]["rows"]})
+    grids = [_scores(lines, shots, cost(records)) for shots in tested]
+    return grids + [_unknown(lines, shots) for shots in tested]
+
+
+def _scores(lines: dict[str, Record], shots: int, note: str) -> Grid:
+    rows = []
+    for name, record in lines.items():
+        tests = by_shift(record, shots)
+        for kind, suffix in KINDS:
+            cells = []
+            for shift in ("", *SHIFTS):
+                found = tests.get(shift, {}).get(kind)
+                if found is None:
+                    cells.append("not run")
+                else:
+                    accuracy, nll, ece = found["accuracy"]["mean"], found["nll"]["mean"], found["ece"]
+                    cells.append(f"{100 * accuracy:.1f}, {nll:.2f}, {100 * ece:.1f}")
+            rows.append(Row(name + suffix, tuple(cells)))
+    header = ("accuracy %, NLL, ECE %", PLAIN, *SHIFTS)
+    return Grid(f"{shots}-shot", header, tuple(rows), note)
+
+
+def _unknown(lines: dict[str, Record], shots: int) -> Grid:
+    rows = []
+    for name, record in lines.items():
+        tests = by_shift(record, shots)
+        for by, label in BY.items():
+            cells = [tests.get(shift, {}).get("unknown", {}).get(by) for shift in ("", *SHIFTS)]
+            if any(cell is not None for cell in cells):
+                shown = ("not run" if cell is None else f"{cell:.3f}" for cell in cells)
+                rows.append(Row(f"{name}, by its {label}", tuple(shown)))
+    return Grid(f"None of these, {shots}-shot", ("AUROC", PLAIN, *SHIFTS), tuple(rows))
+
+
+def by_shift(record: Record, shots: int) -> dict[str, Record]:
+    """The tests of a run with some shots, by their shift; the ordinary one has none."""
+    return {row.get("shift", ""): row for row in record["evaluation"]["rows"] if row["shots"] == shots}
+
+
+def reliability(records: Records) -> Figure:
+    """Accuracy against confidence at the fewest shots, without a temperature of ours: a panel for each shift."""
+    lines = {title(*line): found[0] for line, found in by_line(records).items() if "beta" not in line[1]}
+    fewest = min(row["shots"] for record in records.values() for row in record["evaluation"]["rows"])
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.5, 6.2))
+        axes = figure.subplots(2, 3, sharex=True, sharey=True)
+        for ax, shift in zip(axes.flat, ("", *SHIFTS), strict=True):
+            ax.plot([0, 1], [0, 1], color=INK, lw=0.6, ls="--")
+            for i, (name, record) in enumerate(lines.items()):
+                if shift in (tests := by_shift(record, fewest)):
+                    curve = tests[shift]["metrics"]["reliability"]
+                    points = zip(curve["confidence"], curve["accuracy"], curve["points"], strict=True)
+                    kept = [(c, a) for c, a, n in points if n >= 20 and c is not None]
+                    if kept:
+                        colour = COLOURS[i % len(COLOURS)]
+                        ax.plot(*zip(*kept, strict=True), "o-", ms=3, lw=1, color=colour, label=name)
+            ax.set_title(shift or PLAIN, fontsize=9)
+        for ax in axes[-1]:
+            ax.set_xlabel("how sure")
+        for ax in axes[:, 0]:
+            ax.set_ylabel("how often right")
+        known = {text: mark for ax in figure.axes for mark, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(known.values(), known, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return figure
