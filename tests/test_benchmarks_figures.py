@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from PIL import Image
 
-from benchmarks import figures, when_not
+from benchmarks import figures, images, when_not
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
@@ -34,6 +35,16 @@ def test_what_is_said_of_when_not_to_use_it_is_what_was_measured():
     said |= {("many labels each", 100): 0.25, ("many labels each", 300): 0.17, ("a strong pooled signal", 0.5): 0.43}
     for (situation, size), number in said.items():
         assert round(when_not.mean(rows, situation, size, when_not.OURS), 2) == number and f"{number:.2f}" in page
+
+
+def test_handwriting_is_written_as_a_user_would_have_it(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 255, (50, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "scans.npz", images=pixels, label=np.repeat([0, 1], 25))
+    images.write_emnist(tmp_path / "scans", tmp_path / "scans.npz")
+    files = {folder.name: sorted(folder.iterdir()) for folder in (tmp_path / "scans").iterdir()}
+    assert {name: len(found) for name, found in files.items()} == {"00": 20, "01": 20}
+    with Image.open(tmp_path / "scans" / "01" / "3.png") as picture:
+        assert np.array_equal(np.asarray(picture), pixels[28])
 
 
 def test_a_mixed_model_and_trees_learn_what_they_are_for():
