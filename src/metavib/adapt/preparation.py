@@ -11,7 +11,7 @@ its pictures. `Learner.from_run` gives its learner that preparation, so that a u
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
@@ -267,16 +267,7 @@ class Pictures(Preparation):
         if _is_path(data):
             found = [(file, label) for label, files in class_files(Path(data)).items() for file in files]
             return self.inputs([file for file, _ in found]), [label for _, label in found]
-        if isinstance(data, Mapping):
-            parts = {label: self._pixels(pictures) for label, pictures in data.items()}
-            return self._transformed(torch.cat(list(parts.values()))), [k for k, p in parts.items() for _ in p]
-        if not _is_pair(data):
-            raise TypeError(
-                "expected a pair of pictures and labels, a dictionary from labels to pictures, or a folder of class "
-                f"folders; got {type(data).__name__}."
-            )
-        x, y = _pair(data)
-        return self.inputs(x), y
+        return _labelled(data, self.inputs, what="pictures", source="a folder of class folders")
 
     def ids(self, data: Any, column: str) -> list[Hashable]:
         """Refused: pictures have no columns."""
@@ -332,16 +323,7 @@ class Vectors(Preparation):
         if _is_path(data):
             found = read_vectors(data)
             return self._checked(found.images, data), [found.names[i] for i in found.labels.tolist()]
-        if isinstance(data, Mapping):
-            parts = {label: self.inputs(vectors) for label, vectors in data.items()}
-            return torch.cat(list(parts.values())), [label for label, part in parts.items() for _ in part]
-        if not _is_pair(data):
-            raise TypeError(
-                "expected a pair of vectors and labels, a dictionary from labels to vectors, or an array file with "
-                f"features, labels and names; got {type(data).__name__}."
-            )
-        x, y = _pair(data)
-        return self.inputs(x), y
+        return _labelled(data, self.inputs, what="vectors", source="an array file with features, labels and names")
 
     def ids(self, data: Any, column: str) -> list[Hashable]:
         """Refused: vectors have no columns."""
@@ -402,6 +384,20 @@ def _pair(data: Any) -> tuple[Any, Any]:
     if data.mask.ndim != 1:
         raise ValueError(f"a learner adapts to one task, y (n,); got y {tuple(data.y.shape)}. Adapt to each alone.")
     return data.x[data.mask], data.y[data.mask]
+
+
+def _labelled(data: Any, inputs: Callable[[Any], Tensor], *, what: str, source: str) -> tuple[Tensor, Any]:
+    """Inputs and labels of a pair of them, or of a dictionary from labels to what `inputs` takes."""
+    if isinstance(data, Mapping):
+        parts = {label: inputs(some) for label, some in data.items()}
+        return torch.cat(list(parts.values())), [label for label, part in parts.items() for _ in part]
+    if not _is_pair(data):
+        raise TypeError(
+            f"expected a pair of {what} and labels, a dictionary from labels to {what}, or {source}; got "
+            f"{type(data).__name__}."
+        )
+    x, y = _pair(data)
+    return inputs(x), y
 
 
 def _writable(values: Any) -> Any:
