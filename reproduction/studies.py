@@ -197,7 +197,7 @@ def augmented_omniglot(seeds: int | None) -> Runs:
 # The files of features, below the folder of the datasets, and their SHA-256: what is on record was made from these.
 _MINI_IMAGENET = "resnet12-mini-imagenet.npz", "cb829df8dac59a34bc4af59266a65ec614614fa5ec5193f27c5229b735e2725e"
 FEATURES = {
-    "cub": (("resnet12-cub.npz", "dd3d25ff7d097222fd097421699e06b8fa66af4577b57a8a05d479c8d25caddd"),),
+    "cub": (("resnet12-cub.npz", "a718a858ad1f497c1f7aba343545b729e68a1794761d1209e8193b66f10dba38"),),
     "mini-imagenet": (_MINI_IMAGENET,),
     "mini-imagenet-cub": (
         _MINI_IMAGENET,
@@ -251,7 +251,7 @@ def resnet12(seeds: int | None) -> Runs:
     for row, column, shots in product(("gp-vib-cosine", "proto-net", "dkt-cosine"), NETWORKS, (1, 5)):
         method, kernel, _ = ROWS[row]
         run = Run(recipes.tuned(column, method, shots=shots, kernel=kernel))
-        run = run.changed("", {"model.pretrained": NETWORKS[column], "train.minutes": 3.0})
+        run = run.changed("", {"model.pretrained": NETWORKS[column], "train.minutes": 2.0})
         cells[f"{column}/{run.cell}"] = run
     return seeded(cells, lambda run: seeds or 1)
 
@@ -540,7 +540,7 @@ _ALL = (
         title="ResNet-12, end to end",
         about="""
         The network of the supervised stage goes on learning from tasks of pictures (`metavib train --backbone`), for
-        three minutes on a GPU at most: GP-VIB, and ProtoNet and DKT with the same network. Batch-norm keeps the
+        two minutes on a GPU at most: GP-VIB, and ProtoNet and DKT with the same network. Batch-norm keeps the
         statistics of the supervised stage. The model that is tested is the best on validation, which may be the
         network as it came. The temperature is fitted on validation. Accuracy ± is the 95% interval over test tasks.
         """,

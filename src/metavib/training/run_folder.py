@@ -121,7 +121,8 @@ def pack(folder: Path, out: Path) -> None:
         raise ValueError(f"{folder} is not finished: pack it once `metavib train --resume {folder}` is done.")
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} exists and is not empty; name a new folder.")
-    config = replace(saved.config, tasks=replace(saved.config.tasks, root=None))
+    tasks, model = replace(saved.config.tasks, root=None), replace(saved.config.model, pretrained="")
+    config = replace(saved.config, tasks=tasks, model=model)
     halves = config.method != HIERARCHICAL  # whose few numbers are those of an exact computation
     weights = {name: t for name, t in saved.tensors.items() if name.startswith("model/")}
     weights = {name: t.half() if halves and t.is_floating_point() else t for name, t in weights.items()}

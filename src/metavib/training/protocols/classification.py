@@ -57,7 +57,7 @@ CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewe
 ENLARGED = 1.15  # an image is stored this many times larger than the centre that the network sees
 POINTS = 100  # what an episode may have without counting as several
 AT = "temperature at "  # a number of shots, among the metrics of a validation
-NEIGHBOUR, LOGISTIC = "nearest neighbour of pixels", "logistic regression of pixels"
+NEIGHBOUR, LOGISTIC = "nearest neighbour of", "logistic regression of"  # pixels, or features
 OBVIOUS = 200  # test episodes of these
 UNKNOWN = 200  # and of known classes beside unknown ones
 
@@ -135,7 +135,7 @@ class Classification(Experiment):
         if not self.config.train.calibrate:
             return {}
         episodes = self._all_validation_tasks()
-        return {name: float(metrics.accuracy(*found).mean()) for name, found in self._of_pixels(episodes)}
+        return {name: float(metrics.accuracy(*found).mean()) for name, found in self._of_inputs(episodes)}
 
     def validate(self, model: Model) -> dict[str, float]:
         """Accuracy and NLL on the validation episodes, always the same ones.
@@ -228,15 +228,16 @@ class Classification(Experiment):
     def _obvious_rows(self, source: TaskSource) -> dict[str, Any]:
         """What takes no meta-training makes of some of the test episodes."""
         count, seed = min(OBVIOUS, self.config.test.tasks), _seed(TEST, self.config.test.seed)
-        found = self._of_pixels(list(fixed(source, count=count, seed=seed, batch=self.chunk)))
+        found = self._of_inputs(list(fixed(source, count=count, seed=seed, batch=self.chunk)))
         rows = {name: report(*each) for name, each in found}
-        rows[NEIGHBOUR] = {"accuracy": rows[NEIGHBOUR]["accuracy"]}  # which gives no probabilities
-        return rows
+        certain = {name: {"accuracy": row["accuracy"]} for name, row in rows.items() if name.startswith(NEIGHBOUR)}
+        return rows | certain  # a neighbour gives no probabilities
 
-    def _of_pixels(self, episodes: list[Task]) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
-        """Probabilities, labels and masks from each baseline of the pixels."""
+    def _of_inputs(self, episodes: list[Task]) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
+        """Probabilities, labels and masks from each baseline of the pixels, or of the vectors in their place."""
+        inputs = "features" if _vectors(self.splits.test) else "pixels"
         for name, predict in ((NEIGHBOUR, nearest_neighbour), (LOGISTIC, logistic_regression)):
-            yield name, _over(episodes, partial(predict, ways=self.ways))
+            yield f"{name} {inputs}", _over(episodes, partial(predict, ways=self.ways))
 
     @property
     def _test_shots(self) -> Sequence[int]:
@@ -394,8 +395,6 @@ def _check_network(config: Config) -> None:
         raise ValueError(f"model.backbone = {backbone} takes vectors; images need conv4, strided-conv4 or resnet12.")
     if backbone == "tuned" and method not in TUNED:
         raise ValueError(f"a tuned network learns with {', '.join(TUNED)}; got {method}.")
-    if backbone == "tuned" and not config.model.pretrained:
-        raise ValueError("model.backbone = tuned starts from a network of `metavib pretrain`: pass --backbone RUN.")
 
 
 def _check_shifts(config: Config) -> None:

@@ -43,6 +43,8 @@ def resolve(config: Config) -> Config:
 
 def where(config: Config) -> Path:
     """The file of the network that a config names."""
+    if not config.model.pretrained:
+        raise ValueError("model.backbone = tuned starts from a network of `metavib pretrain`: pass --backbone RUN.")
     path = dataset_root(config.tasks.root) / config.model.pretrained  # an absolute path stays what it is
     return path / BACKBONE if path.is_dir() else path
 
