@@ -17,6 +17,8 @@ from program import done, predicted, refused
 
 STYLES = {"ink": ("white", "black"), "chalk": ((30, 60, 50), (235, 235, 230)), "felt": ((250, 240, 200), (190, 40, 40))}
 
+LARGEST = {"characters": 2**20, "photographs": 5 * 2**20}  # bytes
+
 
 def drawing(c: int, i: int, style: str) -> Image.Image:
     """A shape of three strokes, drawn by a hand that shakes, somewhere on a page."""
@@ -44,15 +46,16 @@ def folders(tmp_path):
 def test_a_model_is_a_whole_run_with_a_card_and_is_small(name):
     folder, card = pretrained.folder_of(name), pretrained.about(name)
     assert {"what", "trained on", "tested on", "limits", "made by"} <= card.keys() and all(card.values())
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 2**20
+    assert sum(file.stat().st_size for file in folder.iterdir()) < LARGEST[name]
     assert run_folder.read_record(folder)["evaluation"]["rows"] and run_folder.is_run(folder)
     tensors, _ = read_tensors(folder / run_folder.BEST)
     assert all(t.isfinite().all() for t in tensors.values())
     assert json.loads((folder / run_folder.CONFIG).read_text())["tasks"]["root"] is None
 
 
-def test_the_card_of_characters_says_what_the_record_says():
-    card, rows = pretrained.about("characters"), run_folder.read_record(pretrained.folder_of("characters"))
+@pytest.mark.parametrize("name", pretrained.names())
+def test_a_card_says_what_the_record_says(name):
+    card, rows = pretrained.about(name), run_folder.read_record(pretrained.folder_of(name))
     for row in rows["evaluation"]["rows"]:
         tested = row["metrics"]
         assert f"{100 * tested['accuracy']['mean']:.1f} %" in card["tested on"]
@@ -70,6 +73,25 @@ def test_drawings_in_styles_it_never_saw_are_told_apart():
         right += sum(label == c for label, c in zip(found.labels, np.repeat(classes, 2), strict=True))
         total += 8
     assert right / total > 0.85
+
+
+def scene(c: int, i: int) -> Image.Image:
+    """A thing of one colour and texture on another, somewhere near the middle of a picture with other light."""
+    thing, taken = np.random.default_rng([7, c]), np.random.default_rng([7, c, i])
+    colours, waves = thing.uniform(30, 225, (2, 3)), thing.uniform(0.05, 0.6, 2)
+    y, x = np.mgrid[:90, :120] + taken.uniform(-8, 8, (2, 1, 1))
+    inside = (x - 60) ** 2 + (y - 45) ** 2 < 30**2
+    stripes = np.sin(waves[0] * x + waves[1] * y)[..., None]
+    picture = np.where(inside[..., None], colours[0] + 60 * stripes, colours[1]) * taken.uniform(0.7, 1.2)
+    return Image.fromarray((picture + taken.normal(0, 8, picture.shape)).clip(0, 255).astype(np.uint8))
+
+
+def test_things_it_never_saw_are_told_apart_in_colour():
+    learner = Learner.from_pretrained("photographs")
+    task = learner.adapt({c: [scene(c, 0), scene(c, 1)] for c in range(5)})
+    found = task.predict([scene(c, i) for c in range(5) for i in (2, 3)])
+    assert np.mean([label == c for label, c in zip(found.labels, np.repeat(range(5), 2), strict=True)]) >= 0.8
+    assert found.probabilities.shape == (10, 5) and (found.probabilities < 1).all()
 
 
 def test_a_name_stands_for_a_run_in_every_command(folders, monkeypatch):

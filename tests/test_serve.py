@@ -561,7 +561,7 @@ def test_a_bundled_model_is_served_by_its_name(folders, tmp_path, monkeypatch) -
     shutil.copytree(folders["sines"], tmp_path / "bundled")
     (tmp_path / "bundled" / pretrained.ABOUT).write_text("{}")
     assert resolve("bundled", pixels=1).name == "bundled" and resolve("other=bundled", pixels=1).name == "other"
-    with pytest.raises(FileNotFoundError, match="bundled comes with the package"):
+    with pytest.raises(FileNotFoundError, match="these come with the package: bundled"):
         resolve("nothing", pixels=1)
 
 

@@ -21,7 +21,7 @@ def names() -> list[str]:
     Example:
         >>> from metavib.adapt import pretrained
         >>> pretrained.names()
-        ['characters']
+        ['characters', 'photographs']
     """
     return sorted(path.parent.name for path in MODELS.glob(f"*/{ABOUT}"))
 

@@ -33,7 +33,7 @@ def resolve(model: str, *, pixels: int) -> Engine:
     name, given, folder = model.rpartition("=")
     path = pretrained.folder(folder)
     if not path.is_dir():
-        bundled = f", and {', '.join(pretrained.names())} comes with the package" if pretrained.names() else ""
+        bundled = f", and these come with the package: {', '.join(pretrained.names())}" if pretrained.names() else ""
         raise FileNotFoundError(f"{folder} is no run folder; `metavib train` makes one{bundled}.")
     return Engine.from_run(name if given else path.absolute().name, path, pixels=pixels)
 
