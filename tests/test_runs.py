@@ -15,6 +15,7 @@ from metavib.files import read_json
 from metavib.training import checkpoint, run, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import to_dict
+from metavib.training.runs import retest
 from reproduction import queue as runs
 from reproduction import shared_gpu as mps
 
@@ -99,6 +100,9 @@ def test_a_trained_model_is_tested_otherwise_without_training_it_again(here, tmp
     assert result["evaluation"] == whole["evaluation"] and result["config"] == to_dict(again)
     assert [row["shots"] for row in result["evaluation"]["rows"]] == [1, 2, 4]
     assert not (tmp_path / "again" / run_folder.LAST).exists()
+    run_folder.pack(tmp_path / "first", tmp_path / "packed")  # which has no lines of its training any more
+    packed = retest(again, tmp_path / "of-packed", tmp_path / "packed", quiet=True)
+    assert packed["training_seconds"] == result["training_seconds"] and packed["validation"] == result["validation"]
     other = tiny.sinusoid(train__lr=0.5)
     with pytest.raises(runs.RunFailed, match="trained under another config"):
         runs.run_all({"other": other}, tmp_path, quiet=True, trained={"other": tmp_path / "first"})

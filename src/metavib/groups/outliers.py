@@ -24,11 +24,11 @@ from metavib.likelihoods import Gaussian
 from metavib.model import Model
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
+from metavib.tasks.scaling import within_reach
 
 FAR = 8.0  # standard deviations
 TOGETHER = 60  # rows of a group that are held against each other, at most
 ASIDE = 1e8  # by which the noise variance of a row set aside is larger: it says nothing any more
-BEYOND = 10.0  # robust standard deviations of all outputs
 PASSES = 3  # trainings, of which each finds what the one before was misled by
 
 
@@ -79,26 +79,17 @@ def learn_from_right_rows(
         >>> np.flatnonzero(learn_from_right_rows(x, y / y.std(), group, seed=0)[1])
         array([7])
     """
-    near, without = _within_reach(y), np.zeros(len(y), dtype=bool)
+    # A first training does not see how far off the furthest rows are: a kernel would bend towards one wrong row, or take
+    # all rows for as noisy, and that row for right.
+    near, without = torch.as_tensor(within_reach(y.numpy())), np.zeros(len(y), dtype=bool)
     learned = learn(x, near, group, seed=seed)
     for passed in range(1, PASSES):
         wrong = outliers(learned.model, x, y, group)
-        if (wrong == without).all() and (passed > 1 or near is y):
+        if (wrong == without).all() and (passed > 1 or torch.equal(near, y)):
             break
         without, kept = wrong, torch.as_tensor(np.flatnonzero(~wrong))
         learned = learn(x[kept], y[kept], np.unique(group[~wrong], return_inverse=True)[1], seed=seed)
     return learned, without
-
-
-def _within_reach(y: Tensor) -> Tensor:
-    """Outputs, with those far beyond most brought closer: a first training is not to take them for what is usual.
-
-    A kernel would bend towards one wrong row, or take all rows for as noisy, and that row for right.
-    """
-    low, middle, high = np.quantile(y.numpy(), [0.25, 0.5, 0.75])
-    reach = BEYOND * (high - low) / 1.35  # the deviation of a Gaussian with these quartiles
-    beyond = np.abs(y.numpy() - middle) > reach
-    return y.clamp(middle - reach, middle + reach) if reach > 0 and beyond.any() else y
 
 
 def _parts(sets: Sequence[np.ndarray]) -> list[np.ndarray]:

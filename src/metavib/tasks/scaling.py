@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+BEYOND = 10.0  # deviations from the median, from which on an output says nothing of what is usual
 MISSING = ("refuse", "mean")
 """What may be done about missing values: an error that names the column, or the training mean and an indicator."""
 
@@ -121,9 +122,23 @@ def unscaled(width: int) -> Columns:
 
 
 def outputs(y: Any) -> Outputs:
-    """Learns mean and scale of real outputs `y (n,)`."""
-    mean, scale = _moments(np.asarray(y, dtype=np.float64), (0,))
+    """Learns mean and scale of real outputs `y (n,)`; one wrong row among them does not decide what is large."""
+    mean, scale = _moments(within_reach(np.asarray(y, dtype=np.float64)), (0,))
     return Outputs(torch.as_tensor(mean), torch.as_tensor(scale))
+
+
+def within_reach(y: np.ndarray) -> np.ndarray:
+    """Outputs, with those brought closer that lie far beyond most; the very same where none does.
+
+    Far is more than `BEYOND` deviations of a Gaussian with the same quartiles from the median.
+
+    Example:
+        >>> within_reach(np.array([0.0, 1.0, 2.0, 3.0, 1e6])).round(1).tolist()
+        [0.0, 1.0, 2.0, 3.0, 16.8]
+    """
+    low, middle, high = np.quantile(y, [0.25, 0.5, 0.75]) if len(y) else (0.0, 0.0, 0.0)
+    reach = BEYOND * (high - low) / 1.35
+    return y.clip(middle - reach, middle + reach) if 0 < reach < np.abs(y - middle).max() else y
 
 
 def as_they_are() -> Outputs:

@@ -86,7 +86,9 @@ def retest(config: Config, folder: Path, trained: Path, *, resume: bool = False,
     run_folder.begin(config, folder)
     model = run_folder.selected(trained, device=config.device)
     result = experiment(config).evaluate(model, temperature=chosen.temperature, quiet=quiet)
-    return _write(folder, record(config, result, run_folder.read_metrics(trained)))
+    known = run_folder.read_record(trained) or {}  # of a packed run the record is all that is left of its training
+    training = {key: known[key] for key in ("training_seconds", "validation") if key in known}
+    return _write(folder, record(config, result, run_folder.read_metrics(trained)) | training)
 
 
 def record(config: Config, evaluation: dict[str, Any], metrics: list[dict[str, Any]]) -> Record:
@@ -102,7 +104,7 @@ def record(config: Config, evaluation: dict[str, Any], metrics: list[dict[str, A
     return {
         "config": to_dict(config),
         "evaluation": evaluation,
-        "training_seconds": round(metrics[-1]["seconds"], 1),
+        "training_seconds": round(metrics[-1]["seconds"], 1) if metrics else 0.0,
         "validation": curve,
         "commit": commit(),
         "machine": machine(config.device),
