@@ -79,8 +79,8 @@ def learn_from_right_rows(
         >>> np.flatnonzero(learn_from_right_rows(x, y / y.std(), group, seed=0)[1])
         array([7])
     """
-    # A first training does not see how far off the furthest rows are: a kernel would bend towards one wrong row, or take
-    # all rows for as noisy, and that row for right.
+    # A first training does not see how far off the furthest rows are: a kernel would bend towards one wrong row, or
+    # take all rows for as noisy, and that row for right.
     near, without = torch.as_tensor(within_reach(y.numpy())), np.zeros(len(y), dtype=bool)
     learned = learn(x, near, group, seed=seed)
     for passed in range(1, PASSES):
