@@ -181,7 +181,7 @@ def test_widths_come_from_the_file_and_other_pictures_are_refused(stage):
     with pytest.raises(ValueError, match="is tuned on"):
         recipes.tuned("sinusoid", "gp-vib")
     with pytest.raises(ValueError, match="--backbone RUN"):
-        Classification(recipes.tuned("glyphs", "gp-vib"), pictures())
+        tuned.where(recipes.tuned("glyphs", "gp-vib"))
     with pytest.raises(ValueError, match=r"model\.view"):
         override(recipes.tuned("cub", "gp-vib"), {"model.view": 3})
 
