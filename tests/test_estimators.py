@@ -410,10 +410,10 @@ def test_images_are_told_apart():
     labels = np.repeat(np.arange(6), 6)
     patterns = rng.integers(0, 256, (6, 1, 16, 16))
     x = np.clip(patterns[labels] + rng.integers(-30, 30, (36, 1, 16, 16)), 0, 255).astype(np.uint8)
-    e = FewShotClassifier(n_steps=4, tasks_per_step=2, ways=3, random_state=0).fit(x, labels)
+    e = FewShotClassifier(backbone="conv4", n_steps=4, tasks_per_step=2, ways=3, random_state=0).fit(x, labels)
     assert e.score(x, labels) > 0.9 and e.scaling_.x.mean.shape == (1, 1, 1)
     with pytest.raises(ValueError, match="square"):
-        FewShotClassifier(**SMALL).fit(x[:, :, :15], labels)
+        FewShotClassifier(**SMALL, backbone="conv4").fit(x[:, :, :15], labels)
 
 
 def test_a_backbone_of_ones_own_is_copied_and_not_trained():

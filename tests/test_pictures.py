@@ -55,8 +55,9 @@ def test_a_picture_is_upright_whichever_way_the_camera_was_held(orientation):
     pixels = np.rot90(CORNERS[:, ::-1] if mirrored else CORNERS, turns)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    found = Form(8, 3).read(encoded(Image.fromarray(np.ascontiguousarray(pixels)), "PNG", exif=exif))
-    np.testing.assert_array_equal(found, CORNERS.transpose(2, 0, 1))
+    file = encoded(Image.fromarray(np.ascontiguousarray(pixels)), "PNG", exif=exif)
+    for source in (file, Image.open(io.BytesIO(file))):
+        np.testing.assert_array_equal(Form(8, 3).read(source), CORNERS.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize(("top", "bits"), [(255, 8), (4095, 12), (65535, 16)])

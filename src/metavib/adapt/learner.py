@@ -86,14 +86,28 @@ class Learner:
         """
         folder = pretrained.folder(folder)
         saved = run_folder.chosen(folder)
+        with naming(folder):
+            return cls.of(saved, device=device, precision=precision, repeat=repeat)
+
+    @classmethod
+    def of(
+        cls, saved: checkpoint.Checkpoint, *, device: str = "cpu", precision: str | None = None, repeat: int = 0
+    ) -> "Learner":
+        """The learner of a checkpoint, under the test-time settings of its config.
+
+        Args:
+            saved: of a training.
+            device: where to use it.
+            precision: as in `from_run`.
+            repeat: as in `from_run`.
+        """
         config = saved.config
         precision = precision or ("float32" if config.precision == "bf16" else config.precision)
         if precision not in build.DTYPES:
             raise ValueError(f"precision must be one of {', '.join(build.DTYPES)}; got {precision!r}.")
         if not 0 <= repeat < config.repeats:
-            raise ValueError(f"{folder} holds repeats 0 to {config.repeats - 1}; got {repeat}.")
-        with naming(folder):
-            model = build.at_test(checkpoint.restore_model(saved), config)
+            raise ValueError(f"there are repeats 0 to {config.repeats - 1}; got {repeat}.")
+        model = build.at_test(checkpoint.restore_model(saved), config)
         if config.repeats > 1:
             model = repeats.unstack(model, repeat)
         model = build.in_precision(model, precision).to(device)

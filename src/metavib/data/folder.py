@@ -11,7 +11,7 @@ but PNG, JPEG, WebP, BMP, GIF and TIFF files, told by their names, is passed ove
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from metavib.data.labelled import Labelled, Splits, check_disjoint, labelled, se
 from metavib.data.picture import SUFFIXES, Form
 
 BROKEN = 20  # files that cannot be read, named in one message
+_OTHERWISE = "Replace or remove them, or pass --skip-broken to go on without."
 _PARTS = (("train",), ("validation", "val"), ("test",))
 
 
@@ -50,7 +51,8 @@ def folder(
     path, form = Path(path), Form(size, channels, fit, ink)
     classes = class_files(path)
     name = f"pictures-{size}x{size}x{channels}" + f"-{fit}" * (fit != "centre") + "-ink" * ink + "-some" * skip_broken
-    return cached(name, (path,), lambda: _read(classes, form, skip_broken), root=cache)
+    options: Any = {"skip_broken": skip_broken, "otherwise": _OTHERWISE}
+    return cached(name, (path,), lambda: read_classes(classes, form, **options), root=cache)
 
 
 def folder_splits(
@@ -73,9 +75,9 @@ def folder_splits(
     path = Path(path)
     parts = given_parts(path)
     if parts is not None:
-        splits = check_disjoint(Splits(*(_in_pairs(folder(part, **options)) for part in parts)))
+        splits = check_disjoint(Splits(*(in_pairs(folder(part, **options)) for part in parts)))
     else:
-        splits = split_classes(_in_pairs(folder(path, **options)), fractions=fractions, seed=seed, minimum=minimum)
+        splits = split_classes(in_pairs(folder(path, **options)), fractions=fractions, seed=seed, minimum=minimum)
     for name, part in zip(Splits._fields, splits, strict=True):
         if part.classes < minimum:
             raise ValueError(
@@ -133,7 +135,7 @@ def split_classes(
     return Splits(*(select_classes(data, sorted(part)) for part in (train, validation, test)))
 
 
-def _in_pairs(data: Labelled) -> Labelled:
+def in_pairs(data: Labelled) -> Labelled:
     """Without the classes of a single picture, which can be no part of a task."""
     kept = (data.counts > 1).nonzero().flatten().tolist()
     if len(kept) < data.classes:
@@ -154,13 +156,22 @@ def held_out_sizes(classes: int, *, fractions: Sequence[float] = (0.6, 0.2, 0.2)
     return sizes
 
 
-def _read(classes: dict[str, list[Path]], form: Form, skip_broken: bool) -> Labelled:
-    """All pictures. Files that cannot be read are refused together, or left out together, and named."""
+def read_classes(
+    classes: Mapping[str, Sequence[Any]], form: Form, *, skip_broken: bool = False, otherwise: str = "Replace them."
+) -> Labelled:
+    """All pictures of some classes. Those that cannot be read are refused together, or left out together, and named.
+
+    Args:
+        classes: the pictures of each class: paths, or whatever else `form` reads.
+        form: what they become.
+        skip_broken: leave out what cannot be read, with a warning.
+        otherwise: what a user can do about a picture that cannot be read, for the message.
+    """
     pictures, labels, broken = [], [], []
-    for label, files in enumerate(classes.values()):
-        for file in files:
+    for label, (name, sources) in enumerate(classes.items()):
+        for i, source in enumerate(sources):
             try:
-                pictures.append(form.read(file))
+                pictures.append(form.read(source, name=f"picture {i + 1} of {name}"))
                 labels.append(label)
             except (ValueError, OSError) as error:
                 broken.append(str(error))
@@ -171,8 +182,7 @@ def _read(classes: dict[str, list[Path]], form: Form, skip_broken: bool) -> Labe
         some = "\n".join(f"  {error}" for error in broken[:BROKEN])
         more = f"\n  and {len(broken) - BROKEN} more" * (len(broken) > BROKEN)
         raise ValueError(
-            f"{len(broken)} of {len(broken) + len(pictures)} pictures cannot be read:\n{some}{more}\n"
-            "Replace or remove them, or pass --skip-broken to go on without."
+            f"{len(broken)} of {len(broken) + len(pictures)} pictures cannot be read:\n{some}{more}\n{otherwise}"
         )
     if broken:
         without = f", and the classes {', '.join(gone[:5])} with them" if gone else ""

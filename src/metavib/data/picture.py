@@ -92,7 +92,25 @@ class Form:
                     "replace or remove it."
                 ) from error
         with naming(name):
-            return self(source if isinstance(source, Image.Image) else Image.fromarray(_eight_bits(_last(source))))
+            return self(picture(source))
+
+
+def picture(source: Any) -> Image.Image:
+    """A picture as a Pillow image, upright: of a file or the content of one, of a Pillow image, of an array of pixels.
+
+    Example:
+        >>> import numpy as np
+        >>> from metavib.data.picture import picture
+        >>> picture(np.zeros((20, 30))).size  # Pillow has the width first
+        (30, 20)
+    """
+    if isinstance(source, str | PathLike):
+        return opened(archive.read_file(Path(source)))
+    if isinstance(source, bytes):
+        return opened(source)
+    if isinstance(source, Image.Image):
+        return ImageOps.exif_transpose(source)
+    return Image.fromarray(_eight_bits(_last(source)))
 
 
 def opened(data: bytes, *, max_pixels: int = archive.MAX_PIXELS) -> Image.Image:

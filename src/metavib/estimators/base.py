@@ -14,7 +14,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, column_or_1d, validate_data
 from torch import Tensor
 
 from metavib.adapt.learner import Learner, Predictor, Predictors
@@ -23,6 +23,7 @@ from metavib.data.schema import Schema, learn
 from metavib.data.table import Table, by_name, cells_of, in_memory, is_missing
 from metavib.estimators import file
 from metavib.estimators.models import build_model
+from metavib.estimators.pictures import one_by_one
 from metavib.estimators.tasks import Rows
 from metavib.estimators.training import Draw, History, Schedule, meta_train
 from metavib.likelihoods import Likelihood
@@ -32,9 +33,11 @@ from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling
 from metavib.tasks.task import Task
 from metavib.training import build
+from metavib.training.checkpoint import Checkpoint
 from metavib.training.config import ModelConfig
 
 SEEDS = 2**31 - 1
+STEPS = 1000  # of a network, where nothing was said
 NOTHING = "no_validation"  # scikit-learn's word for outputs that were not given
 
 
@@ -51,6 +54,7 @@ class FewShotEstimator(BaseEstimator):
             rows, which is what predictions are then of.
         predictors_: the tasks this estimator is adapted to, by their ids, after `adapt(X, y, tasks=ids)`.
         schema_: what the columns of a data frame become as numbers; None for an array.
+        run_: after a training on pictures, its config and weights; None otherwise.
         n_features_in_, feature_names_in_: of the inputs.
     """
 
@@ -59,7 +63,7 @@ class FewShotEstimator(BaseEstimator):
     hidden: tuple[int, ...]
     kernel: str
     shots: int | tuple[int, int] | None
-    n_steps: int
+    n_steps: int | None
     tasks_per_step: int
     learning_rate: float
     beta: float
@@ -74,6 +78,7 @@ class FewShotEstimator(BaseEstimator):
     predictors_: Predictors
     history_: History | None
     schema_: Schema | None
+    run_: Checkpoint | None = None
     _objective: Objective  # what meta-training maximises
 
     # Adaptation
@@ -208,6 +213,9 @@ class FewShotEstimator(BaseEstimator):
         options |= {"ensure_all_finite": False}
         if reset or not alone:
             options["ensure_min_samples"] = 2 if reset else 0  # to no rows at all an estimator can adapt
+        if not reset and self._of_pictures():
+            pictures = one_by_one(X)
+            return pictures if alone else (pictures, column_of(y, len(pictures)))
         frame = is_frame(X)
         if reset:
             self.schema_ = None
@@ -228,12 +236,18 @@ class FewShotEstimator(BaseEstimator):
                 return validate_data(self, X, y, reset=reset, **options)
         return check_array(rows, **options) if alone else check_X_y(rows, y, estimator=self, **options)
 
+    def _of_pictures(self) -> bool:
+        """Whether this estimator was trained on pictures, as `metavib train images` does it."""
+        return self.run_ is not None
+
     def _names(self) -> list[str] | None:
         """The columns that inputs come from, where they have names."""
         return None if self.schema_ is None else list(self.schema_.sources)
 
-    def _inputs(self, X: np.ndarray) -> Tensor:
-        """Standardised inputs, in float64."""
+    def _inputs(self, X: np.ndarray) -> Any:
+        """Standardised inputs, in float64; pictures as they are, which the learner prepares."""
+        if self._of_pictures():
+            return list(X)
         if X.shape[1:] != self._event:
             raise ValueError(f"expected inputs (n, {', '.join(map(str, self._event))}), as in fit; got {X.shape}.")
         scalings.check_finite(X.astype(np.float64), names=self._names(), missing=self.missing)
@@ -249,10 +263,10 @@ class FewShotEstimator(BaseEstimator):
 
     def _start(self, X: np.ndarray, y_scaling: scalings.Outputs) -> tuple[Tensor, np.random.RandomState]:
         """Learns the standardisation; returns standardised inputs in float32, and the source of randomness."""
-        if self.n_steps < 0 or self.tasks_per_step < 1 or not 0 <= self.validation_fraction < 1 or self.patience < 1:
+        if self._steps < 0 or self.tasks_per_step < 1 or not 0 <= self.validation_fraction < 1 or self.patience < 1:
             raise ValueError(
                 "need n_steps >= 0, tasks_per_step >= 1, 0 <= validation_fraction < 1 and patience >= 1; got "
-                f"{self.n_steps}, {self.tasks_per_step}, {self.validation_fraction} and {self.patience}."
+                f"{self._steps}, {self.tasks_per_step}, {self.validation_fraction} and {self.patience}."
             )
         self._range((1, 1))  # refused before any work, whether it is needed or not, as is the kernel
         if self.kernel != "auto":
@@ -260,6 +274,11 @@ class FewShotEstimator(BaseEstimator):
         x_scaling = scalings.columns(X, names=self._names(), missing=self.missing)
         self.scaling_, self._event = Scaling(x_scaling, y_scaling), X.shape[1:]
         return self._inputs(X).float(), check_random_state(self.random_state)
+
+    @property
+    def _steps(self) -> int:
+        """Meta-training steps of a network, at most."""
+        return STEPS if self.n_steps is None else self.n_steps
 
     def _may_be_hierarchical(self, tasks: Any, likelihood: str) -> bool:
         """Whether a hierarchical prior can learn from these tasks, and no network was asked for."""
@@ -286,7 +305,7 @@ class FewShotEstimator(BaseEstimator):
         return build_model(event, likelihood, name=self.likelihood, seed=seed, **options)
 
     def _meta_train(self, model: Model, draw: Draw, validation: list[tuple[Model, Task]], seed: int) -> History:
-        schedule = Schedule(self._objective, self.n_steps, self.learning_rate, self.beta, self.patience)
+        schedule = Schedule(self._objective, self._steps, self.learning_rate, self.beta, self.patience)
         history = meta_train(model, draw, validation, schedule, seed=seed, show=bool(self.verbose))
         # Float64 from here on: predictions do not depend on how rows are batched, and streams stay exact.
         self.model_ = model.double().requires_grad_(False).eval()
@@ -369,6 +388,14 @@ def adapt(pipeline: Pipeline, X: Any, y: Any, **options: Any) -> Pipeline:
         raise TypeError(f"the last step of a pipeline that adapts is a few-shot estimator; got {type(last).__name__}.")
     rows = pipeline[:-1].transform(X) if steps else X
     return Pipeline([*steps, (name, last.adapt(rows, y, **options))])
+
+
+def column_of(y: Any, rows: int) -> np.ndarray:
+    """Labels as an array `(n,)`, one for each of so many pictures."""
+    labels = column_or_1d(y)
+    if len(labels) != rows:
+        raise ValueError(f"y must have a label for each picture; got {len(labels)} of {rows}.")
+    return labels
 
 
 def _check_outputs(y: Any) -> None:

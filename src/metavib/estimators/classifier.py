@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
@@ -14,9 +15,10 @@ from torch import Generator, Tensor
 from metavib.adapt.learner import Learner, Predictor, Predictors
 from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.preparation import ModelSpace
-from metavib.estimators.base import SEEDS, FewShotEstimator, task_names
+from metavib.estimators.base import SEEDS, FewShotEstimator, column_of, task_names
 from metavib.estimators.columns import KERNELS, Candidate, learn_columns
 from metavib.estimators.models import WIDE
+from metavib.estimators.pictures import Evaluation, are_pictures, one_by_one, said_fields, train
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
 from metavib.groups import learn_shares
 from metavib.kernels import ExplicitKernel
@@ -51,16 +53,23 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     they are whitened and how sure predictions are is chosen by tasks of classes held out, in seconds
     (`metavib.estimators.columns`). `candidates_` has what was tried.
 
-    Networks are trained instead where `backbone` names one, on images, and under a bernoulli likelihood, by the paper's
-    bound (`metavib.objective.vib`); options from `n_steps` to `patience`, and `hidden`, are theirs. Early stopping
+    **Pictures** are learned from as `metavib train images` does it, by the same code: `fit(X, y)` with an array
+    `(n, H, W)`, `(n, H, W, C)` or `(n, C, H, W)` of uint8 or of floats from 0 to 1, or with a list of paths, Pillow
+    images or arrays of any sizes. Six classes are the least, thirty or more are better; a fifth of them is for
+    choosing weights and temperature, and a fifth for the test, which `report_` has. Options from `kernel` to `minutes`
+    that differ from their defaults replace what the recipe has; all else is decided by the pictures
+    (`metavib.estimators.pictures`).
+
+    Other networks are trained where `backbone` names one, and under a bernoulli likelihood, by the paper's bound
+    (`metavib.objective.vib`); options from `n_steps` to `patience`, and `hidden`, are theirs. Early stopping
     looks at tasks held out (at least five ids), else at classes held out (at least three times `ways` of them), else at
     rows held out.
 
     Args:
         likelihood: softmax; bernoulli for two classes with one latent function.
         backbone: auto (for rows a hierarchical prior where tasks have their classes in common, else the columns
-            themselves; Conv4 for images), hierarchical, mlp, identity (no network), conv4, or a
-            `metavib.networks.Backbone`.
+            themselves; the program's network for pictures), hierarchical, mlp, identity (no network), conv4, on
+            arrays `(n, C, H, W)`, or a `metavib.networks.Backbone`.
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
             auto: the best for classes held out, of linear, rbf and, on embeddings, which are rows of a hundred numbers
@@ -68,23 +77,27 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         ways: N, the most classes of a training task.
         shots: support points of a class in a training task, a number or a range; None: from 1 to half of the rows of
             the median class, 10 at most.
-        n_steps: meta-training steps, at most.
+        n_steps: meta-training steps, at most; None: 1,000, and for pictures as many as its minutes allow, 15,000 at
+            most.
         tasks_per_step: tasks a step.
         learning_rate: Adam's, at the start of its cosine schedule.
         beta: weight of the KL.
         validation_fraction: share of the tasks (or classes, or rows) held out; 0: none.
         patience: validations, of 40, without a better score before training stops.
+        minutes: the time of a training on pictures, at most; None: ten. The test after it takes another one or two.
         missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
         random_state: seed or RandomState; decides everything.
         verbose: draw a progress bar.
 
     Attributes:
         classes_: labels of the columns of `predict_proba`, sorted; those of its task, in an adapted estimator.
+        report_: after a training on pictures, its test on classes that were not learned from; `print` shows a table.
         candidates_: where classes are told apart by the columns, the kernels that were tried and the log loss of each
             on tasks of classes held out, the best first.
     """
 
     candidates_: list[Candidate]
+    report_: Evaluation
     _objective = staticmethod(vib)
 
     def __init__(
@@ -96,12 +109,13 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         kernel: str = "auto",
         ways: int = 5,
         shots: int | tuple[int, int] | None = None,
-        n_steps: int = 1000,
+        n_steps: int | None = None,
         tasks_per_step: int = 8,
         learning_rate: float = 2e-3,
         beta: float = 1e-3,
         validation_fraction: float = 0.15,
         patience: int = 10,
+        minutes: float | None = None,
         missing: str = "refuse",
         random_state: Any = None,
         verbose: bool = False,
@@ -118,6 +132,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self.beta = beta
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.minutes = minutes
         self.missing = missing
         self.random_state = random_state
         self.verbose = verbose
@@ -126,11 +141,15 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         """Meta-trains; without task ids also adapts to all rows.
 
         Args:
-            X: rows `(n, d)` or images `(n, C, H, W)`.
+            X: rows `(n, d)`, or pictures.
             y: class labels `(n,)`.
             tasks: the task of each row, any ids.
         """
-        self.__dict__.pop("predictors_", None)  # of an earlier fit
+        for of_an_earlier_fit in ("predictors_", "report_"):
+            self.__dict__.pop(of_an_earlier_fit, None)
+        self.run_ = None
+        if are_pictures(X) and isinstance(self.backbone, str) and self.backbone == "auto":
+            return self._fit_pictures(X, y, tasks)
         X, y = self._check_both(X, y, reset=True)
         ids = self._task_ids(tasks, len(y))
         self.classes_ = np.unique(y)
@@ -155,6 +174,27 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
         self._meta_train(model, draw, [sized(*drawn) for drawn in validation], seed)
         return self._settle(X, y, tasks)
+
+    def _fit_pictures(self, X: Any, y: Any, tasks: Any) -> Self:
+        """Trains as `metavib train images` does, and adapts to all pictures."""
+        if tasks is not None:
+            raise ValueError(
+                "pictures are learned from by their classes, and have no task ids: leave out tasks, and give classes "
+                "of different tasks different labels."
+            )
+        pictures = one_by_one(X)
+        labels = self._labels(column_of(y, len(pictures)))
+        self.classes_ = np.unique(labels)
+        self._check_options()
+        said = said_fields(self.get_params(deep=False), type(self)().get_params(deep=False))
+        whole = isinstance(self.random_state, int | np.integer)
+        seed = int(self.random_state) if whole else check_random_state(self.random_state).randint(SEEDS)
+        found = train(pictures, labels, said, seed=seed, device="cpu", show=bool(self.verbose))
+        self.schema_, self.run_, self.report_ = None, found.saved, found.evaluation
+        self.history_, self.n_iter_ = found.history, found.history.steps
+        self.learner_ = Learner.of(found.saved)
+        self.model_ = self.learner_.trained.model
+        return self._settle(pictures, labels, None)
 
     def _settle(self, X: np.ndarray, y: np.ndarray, tasks: Any) -> Self:
         """Adapts to all rows where they are one task."""
@@ -329,11 +369,15 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._check(X, y, reset=reset)
+        return X, self._labels(y)
+
+    def _labels(self, y: Any) -> np.ndarray:
+        """Labels that are classes, and not measurements."""
         if len(y):
             with warnings.catch_warnings():  # many classes with a few rows each are what few-shot learning is for
                 warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
                 check_classification_targets(y)
-        return X, np.asarray(y)
+        return np.asarray(y)
 
     def _without_rows(self) -> Predictor:
         """All classes of fit, as the prior has them."""

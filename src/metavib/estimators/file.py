@@ -12,8 +12,10 @@ Metadata (strings; all but the first two are JSON), format `metavib-estimator-1`
 | params    | the arguments it was made with; a random state that is no number is null                             |
 | inputs    | `event`, the shape of an input; `names` of the columns or null; `schema`, a text for each column of a |
 |           | data frame (as in a run's config) or null                                                            |
-| model     | `hierarchical`, `shares` (its form for common classes), `columns` (of new classes) or `network`, as   |
-|           | `params` describe it                                                                                 |
+| model     | `hierarchical`, `shares` (its form for common classes), `columns` (of new classes), `network`, as     |
+|           | `params` describe it, or `pictures`                                                                  |
+| run       | of a training on pictures: its `config`, the step, the best score and the `temperature` by shots, and |
+|           | its `evaluation`; null otherwise, and absent before 0.2                                              |
 | classes   | of a classifier: `labels`, their NumPy type `dtype`, and `common`, those that every task has, or null |
 | fitted    | `n_iter`, `history` (steps, kept step, scores) or null, `report` (a list for each row of it) or null, |
 |           | `candidates` (kernel, reach or null for an infinite one, log loss of each, the best first) or null    |
@@ -36,6 +38,7 @@ from metavib.adapt.learner import Learner, Predictors
 from metavib.adapt.preparation import ModelSpace
 from metavib.data.schema import Schema
 from metavib.estimators.columns import Candidate, like_columns
+from metavib.estimators.pictures import Evaluation
 from metavib.estimators.training import History
 from metavib.files import read_tensors, write_tensors
 from metavib.groups import Hierarchy, Report, Shares, like, like_shares
@@ -45,6 +48,7 @@ from metavib.networks.backbone import Backbone
 from metavib.networks.whitened import Whitened
 from metavib.priors import FunctionPrior
 from metavib.tasks import scaling as scalings
+from metavib.training import checkpoint
 from metavib.training.checkpoint import filled
 
 FORMAT = "metavib-estimator-1"
@@ -61,31 +65,32 @@ def save(estimator: Any, path: Path) -> None:
         )
     if not isinstance(params["random_state"], int | np.integer | None):
         params["random_state"] = None
-    model, learner = estimator.model_, estimator.learner_
+    model, learner, run = estimator.model_, estimator.learner_, estimator.run_
     report, history = getattr(estimator, "report_", None), estimator.history_
     tried = getattr(estimator, "candidates_", None) if _kind(model) == "columns" else None
     names = getattr(estimator, "feature_names_in_", None)
     header: dict[str, Any] = {
         "params": params,
         "inputs": {
-            "event": estimator._event,
+            "event": None if run else estimator._event,
             "names": None if names is None else list(names),
             "schema": None if estimator.schema_ is None else estimator.schema_.to_json(),
         },
-        "model": _kind(model),
+        "model": "pictures" if run else _kind(model),
+        "run": None if run is None else _run_header(run, estimator.report_),
         "classes": None,
         "fitted": {
             "n_iter": estimator.n_iter_,
             "history": None if history is None else list(history),
-            "report": None if report is None else [list(row) for row in report.rows],
+            "report": None if report is None or run else [list(row) for row in report.rows],
             "candidates": None if tried is None else [[k, None if r == inf else r, loss] for k, r, loss in tried],
         },
     }
     if (classes := getattr(estimator, "classes_", None)) is not None:
         common = learner.preparation.classes
         header["classes"] = {"labels": classes.tolist(), "dtype": classes.dtype.str, "common": common}
-    tensors = {f"model/{name}": t for name, t in model.state_dict().items()}
-    tensors |= {f"scaling/{name}": t for name, t in estimator.scaling_.state().items()}
+    tensors = dict(run.tensors) if run else {f"model/{name}": t for name, t in model.state_dict().items()}
+    tensors |= {} if run else {f"scaling/{name}": t for name, t in estimator.scaling_.state().items()}
     if (one := getattr(estimator, "predictor_", None)) is not None:
         tensors["task"] = _bytes(one.to_bytes())
     if (many := getattr(estimator, "predictors_", None)) is not None:
@@ -112,7 +117,8 @@ def load(cls: type, path: Path) -> Any:
     if texts.get("estimator") != cls.__name__:
         raise ValueError(f"{path} holds a {texts.get('estimator')}: read it by {texts.get('estimator')}.load.")
     try:
-        return _restored(cls, tensors, {name: json.loads(texts[name]) for name in HEADER})
+        header = {name: json.loads(texts[name]) for name in HEADER}
+        return _restored(cls, tensors, header | {"run": json.loads(texts.get("run", "null"))})
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}. Save the estimator again.") from error
 
@@ -124,25 +130,12 @@ def _restored(cls: type, tensors: dict[str, Tensor], header: dict[str, Any]) -> 
     params = {name: tuple(v) if isinstance(v, list) else v for name, v in header["params"].items()}
     estimator: Any = cls(**params)
     inputs, fitted, classes = header["inputs"], header["fitted"], header["classes"]
-    estimator._event = tuple(int(size) for size in inputs["event"])
-    estimator.n_features_in_ = estimator._event[0] if inputs["schema"] is None else len(inputs["schema"])
-    if inputs["names"] is not None:
-        estimator.feature_names_in_ = np.array(inputs["names"], dtype=object)
-    estimator.schema_ = None if inputs["schema"] is None else Schema.from_json(inputs["schema"])
-    estimator.scaling_ = scalings.from_state(_part(tensors, "scaling"))
-    _check_scaling(estimator.scaling_, estimator._event)
-    state, kind = _part(tensors, "model"), header["model"]
-    if fitted["candidates"] is not None:
-        estimator.candidates_ = [Candidate(k, inf if r is None else r, loss) for k, r, loss in fitted["candidates"]]
-    makes = {
-        "hierarchical": lambda: like(state),
-        "shares": lambda: like_shares(state),
-        "columns": lambda: like_columns(state, estimator.candidates_[0].kernel),
-        "network": estimator._blank,
-    }
-    model = filled(makes[kind], state, what="file").double().requires_grad_(False).eval()
-    common = None if classes is None else classes["common"]
-    estimator.model_, estimator.learner_ = model, Learner(model, preparation=ModelSpace(common))
+    estimator.run_, estimator.schema_ = None, None
+    if header["model"] == "pictures":
+        _restore_pictures(estimator, tensors, header["run"])
+    else:
+        _restore_inputs(estimator, tensors, inputs)
+        _restore_model(estimator, _part(tensors, "model"), header)
     estimator.n_iter_ = fitted["n_iter"]
     estimator.history_ = None
     if fitted["history"] is not None:
@@ -161,6 +154,46 @@ def _restored(cls: type, tensors: dict[str, Tensor], header: dict[str, Any]) -> 
         trained = estimator.learner_.trained
         estimator.predictors_ = Predictors.of_file(trained, read(tensors["tasks"].numpy().tobytes(), trained))
     return estimator
+
+
+def _run_header(run: checkpoint.Checkpoint, report: Evaluation) -> dict[str, Any]:
+    found: dict[str, Any] = dict(checkpoint.header(run.config, run.step, run.best, run.temperature))
+    return found | {"evaluation": report.found}
+
+
+def _restore_pictures(estimator: Any, tensors: dict[str, Tensor], run: dict[str, Any]) -> None:
+    """The network of a training on pictures, and what it does to a picture."""
+    weights = {name: t for name, t in tensors.items() if name.startswith("model/")}
+    estimator.run_, estimator.report_ = checkpoint.described(weights, run), Evaluation(run["evaluation"])
+    estimator.learner_ = Learner.of(estimator.run_)
+    estimator.model_ = estimator.learner_.trained.model
+
+
+def _restore_inputs(estimator: Any, tensors: dict[str, Tensor], inputs: dict[str, Any]) -> None:
+    """What rows look like, and how they are standardised."""
+    estimator._event = tuple(int(size) for size in inputs["event"])
+    estimator.n_features_in_ = estimator._event[0] if inputs["schema"] is None else len(inputs["schema"])
+    if inputs["names"] is not None:
+        estimator.feature_names_in_ = np.array(inputs["names"], dtype=object)
+    estimator.schema_ = None if inputs["schema"] is None else Schema.from_json(inputs["schema"])
+    estimator.scaling_ = scalings.from_state(_part(tensors, "scaling"))
+    _check_scaling(estimator.scaling_, estimator._event)
+
+
+def _restore_model(estimator: Any, state: dict[str, Tensor], header: dict[str, Any]) -> None:
+    """The model of rows, in float64."""
+    fitted, classes = header["fitted"], header["classes"]
+    if fitted["candidates"] is not None:
+        estimator.candidates_ = [Candidate(k, inf if r is None else r, loss) for k, r, loss in fitted["candidates"]]
+    makes = {
+        "hierarchical": lambda: like(state),
+        "shares": lambda: like_shares(state),
+        "columns": lambda: like_columns(state, estimator.candidates_[0].kernel),
+        "network": estimator._blank,
+    }
+    model = filled(makes[header["model"]], state, what="file").double().requires_grad_(False).eval()
+    common = None if classes is None else classes["common"]
+    estimator.model_, estimator.learner_ = model, Learner(model, preparation=ModelSpace(common))
 
 
 def _kind(model: Model) -> str:

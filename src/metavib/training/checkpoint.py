@@ -83,12 +83,17 @@ def load(path: Path) -> Checkpoint:
             f"got {metadata.get('format')!r}."
         )
     try:
-        config = from_saved(json.loads(metadata["config"]))
-        known = {int(shots): float(value) for shots, value in json.loads(metadata.get("temperature", "{}")).items()}
-        temperature = Temperature(tuple(known), tuple(known.values())) if known else PLAIN
-        return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors, temperature)
+        return described(tensors, metadata)
     except (KeyError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} has a damaged header: {error}") from error
+
+
+def described(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> Checkpoint:
+    """The checkpoint of some tensors, of which `header` has written the rest."""
+    config = from_saved(json.loads(metadata["config"]))
+    known = {int(shots): float(value) for shots, value in json.loads(metadata.get("temperature", "{}")).items()}
+    temperature = Temperature(tuple(known), tuple(known.values())) if known else PLAIN
+    return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors, temperature)
 
 
 def _of_today(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

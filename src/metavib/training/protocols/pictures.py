@@ -12,7 +12,7 @@
 Whatever was said on the command line stays as it was said.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from metavib.data.archive import opaque, read_file
+from metavib.data.archive import opaque
 from metavib.data.folder import class_files, given_parts, held_out_sizes
-from metavib.data.picture import eight_bits, opened
+from metavib.data.picture import eight_bits, picture
 from metavib.training.config import TRANSFER, Config
 from metavib.training.fields import override
 
@@ -32,6 +32,10 @@ PAPER = 24  # grey levels by which paper may differ from the border
 MOSTLY = 0.6  # the share of paper in a picture of a character
 CHARACTER, SMALL, PHOTOGRAPH, ON_GPU = 28, 32, 56, 84  # pixels a side
 WAYS, LARGEST = 5, 10  # classes of a task in validation and test, and in training
+
+
+Classes = Mapping[str, Sequence[Any]]
+"""Pictures by the name of their class: paths, or whatever else `metavib.data.picture.picture` takes."""
 
 
 class Look(NamedTuple):
@@ -87,9 +91,19 @@ def resolve(config: Config, said: Collection[str] = ()) -> Config:
         raise ValueError("images needs the folder of class folders: pass --root DIR.")
     root = Path(config.tasks.root).absolute()
     folders = given_parts(root) or (root,)
-    parts = [class_files(part) for part in folders]
-    found = _appearance([look for files in parts for look in _looks(files)], config)
-    config = override(config, {"tasks.root": str(root)} | _unsaid(found, said))
+    return decided(override(config, {"tasks.root": str(root)}), [class_files(part) for part in folders], said)
+
+
+def decided(config: Config, parts: Sequence[Classes], said: Collection[str] = ()) -> Config:
+    """The config with what some pictures decide filled in.
+
+    Args:
+        config: from the recipe of `images`.
+        parts: the pictures of all classes; or those to train on, to validate on and to test on.
+        said: fields that the user has set, which stay as they are.
+    """
+    found = _appearance([look for classes in parts for look in _looks(classes)], config)
+    config = override(config, _unsaid(found, said))
     return override(config, _unsaid(_sizes(config, _counts(parts), said), said))
 
 
@@ -114,8 +128,8 @@ def _appearance(looks: list[Look], config: Config) -> dict[str, Any]:
     }
 
 
-def _counts(parts: list[dict[str, list[Path]]]) -> Counts:
-    counts = [tuple(len(files) for files in classes.values() if len(files) > 1) for classes in parts]
+def _counts(parts: Sequence[Classes]) -> Counts:
+    counts = [tuple(len(each) for each in classes.values() if len(each) > 1) for classes in parts]
     if not counts[0]:
         raise ValueError("no class has two pictures, one to learn from and one to predict: add pictures.")
     everything = [n for part in counts for n in part]
@@ -144,14 +158,14 @@ def _sizes(config: Config, counts: Counts, said: Collection[str]) -> dict[str, A
     return changes
 
 
-def _looks(classes: dict[str, list[Path]]) -> list[Look]:
+def _looks(classes: Classes) -> list[Look]:
     """Some pictures of each class, as far as they can be opened."""
     each = max(1, SOME // len(classes))
-    files = [file for files in classes.values() for file in files[:each]][:: max(1, len(classes) * each // SOME)]
+    some = [one for pictures in classes.values() for one in pictures[:each]][:: max(1, len(classes) * each // SOME)]
     looks = []
-    for file in files:
+    for one in some:
         try:
-            looks.append(look(opened(read_file(file))))
+            looks.append(look(picture(one)))
         except Exception:  # noqa: BLE001, S112 - Pillow raises nearly anything, and the reader names every such file
             continue
     return looks

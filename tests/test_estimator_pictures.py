@@ -1,0 +1,152 @@
+"""Pictures in the classifier: the very model of `metavib train images`, of pictures in every form, and its file."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from metavib import FewShotClassifier, Learner
+from metavib.estimators.pictures import are_pictures
+from metavib.training import recipes, run_folder
+from program import done
+
+
+def drawn(c: int, i: int) -> np.ndarray:
+    """A white bar on black whose place and direction are the class's."""
+    pixels, at, shake = np.full((30, 36), 10, np.uint8), 3 + 5 * (c // 2), np.random.default_rng(31 * c + i).integers(3)
+    pixels[(slice(at, at + 3), slice(shake, 25)) if c % 2 else (slice(shake, 25), slice(at, at + 3))] = 230
+    return pixels
+
+
+CLASSES, EACH = 10, 6
+NAMES = np.repeat([f"bar {c}" for c in range(CLASSES)], EACH)
+PIXELS = np.stack([drawn(c, i) for c in range(CLASSES) for i in range(EACH)])
+NEW, KINDS = np.stack([drawn(c, 50 + i) for c in (10, 11) for i in range(3)]), np.repeat(["new", "other"], 3)
+SAID = {"n_steps": 4, "random_state": 3}
+
+
+@pytest.fixture(scope="module")
+def small():
+    """The recipe with a small network and few tasks, for the program and the estimator alike."""
+    patch = pytest.MonkeyPatch()
+    options = {"model.width": 4, "model.samples": 8, "train.validation_tasks": 3, "test.tasks": 4, "test.queries": 3}
+    for field, value in options.items():
+        patch.setitem(recipes._CALIBRATED, field, value)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    root = tmp_path_factory.mktemp("album")
+    paths = [root / name / f"{i % EACH}.png" for i, name in enumerate(NAMES)]
+    for path, pixels in zip(paths, PIXELS, strict=True):
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def fitted(small):
+    return FewShotClassifier(**SAID).fit(PIXELS, NAMES)
+
+
+def test_the_estimator_and_the_program_are_the_same_model_to_the_last_bit(fitted, files, tmp_path, monkeypatch):
+    monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    done("train", "images", "--root", files[0].parents[1], "--steps", "4", "--seed", "3", "--out", run, "--quiet")
+    saved = run_folder.chosen(run)
+    assert fitted.run_.tensors.keys() == {name for name in saved.tensors if name.startswith("model/")}
+    assert all(torch.equal(t, saved.tensors[name]) for name, t in fitted.run_.tensors.items())
+    assert fitted.run_.temperature == saved.temperature and not saved.temperature.plain
+    curve = [(line["step"], line["validation"]["score"]) for line in run_folder.read_metrics(run)]
+    assert fitted.history_.scores == tuple(curve) and fitted.n_iter_ == 4
+    rows = json.loads((run / "record.json").read_text())["evaluation"]["rows"]
+    assert fitted.report_.row(1)["nll"] == rows[0]["metrics"]["nll"]
+    learner = Learner.from_run(run).adapt((NEW, KINDS.tolist()))
+    mine = fitted.adapt(NEW, KINDS)
+    np.testing.assert_array_equal(mine.predict_proba(NEW), learner.predict(NEW).probabilities.numpy())
+    assert mine.classes_.tolist() == ["new", "other"] and fitted.classes_.tolist() == sorted(set(NAMES))
+
+
+def test_a_picture_is_the_same_in_every_form(fitted, files):
+    expected = fitted.adapt(PIXELS[:12], NAMES[:12]).predict_proba(PIXELS[:3])
+    forms = {
+        "floats": PIXELS / 255.0,
+        "channels last": PIXELS[..., None],
+        "channels first": PIXELS[:, None],
+        "colours": np.repeat(PIXELS[..., None], 3, axis=-1),
+        "a tensor": torch.as_tensor(PIXELS),
+        "images": [Image.fromarray(pixels) for pixels in PIXELS],
+        "paths": files,
+        "names of files": [str(path) for path in files],
+        "bytes": [path.read_bytes() for path in files],
+    }
+    for name, pictures in forms.items():
+        assert are_pictures(pictures), name
+        found = fitted.adapt(pictures[:12], NAMES[:12]).predict_proba(pictures[:3])
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_paths_of_pictures_are_learned_from_as_their_pixels_are(fitted, files):
+    again = FewShotClassifier(**SAID).fit(files, NAMES)
+    assert all(torch.equal(t, again.run_.tensors[name]) for name, t in fitted.run_.tensors.items())
+
+
+def test_a_file_holds_the_network_the_report_and_the_task(fitted, tmp_path):
+    for estimator in (fitted, fitted.adapt(NEW, KINDS)):
+        estimator.save(tmp_path / "e.safetensors")
+        again = FewShotClassifier.load(tmp_path / "e.safetensors")
+        np.testing.assert_array_equal(again.predict_proba(NEW), estimator.predict_proba(NEW))
+        assert str(again.report_) == str(fitted.report_) and again.history_ == fitted.history_
+        assert again.get_params() == fitted.get_params() and again.run_.config == fitted.run_.config
+        np.testing.assert_array_equal(
+            again.adapt(PIXELS[:9], NAMES[:9]).predict_proba(NEW),
+            fitted.adapt(PIXELS[:9], NAMES[:9]).predict_proba(NEW),
+        )
+
+
+def test_tasks_of_pictures_grow_merge_and_forget(fitted):
+    whole = fitted.adapt(NEW, KINDS).predict_proba(NEW)
+    odd, even = fitted.adapt(NEW[1::2], KINDS[1::2]), fitted.adapt(NEW[::2], KINDS[::2])
+    np.testing.assert_allclose(odd.merge(even).predict_proba(NEW), whole, atol=1e-6)
+    more = fitted.adapt(np.concatenate([NEW, PIXELS[:1]]), [*KINDS, "new"]).forget(PIXELS[:1], ["new"])
+    np.testing.assert_allclose(more.predict_proba(NEW), whole, atol=1e-6)
+    odd.partial_fit(NEW[::2], KINDS[::2])
+    np.testing.assert_allclose(odd.predict_proba(NEW), whole, atol=1e-6)
+    many = fitted.adapt(NEW, KINDS, tasks=["here"] * len(NEW))
+    np.testing.assert_allclose(many.predict_proba(NEW, tasks=["here"] * len(NEW)), whole, atol=1e-6)
+    assert 0 <= fitted.score(PIXELS, NAMES, tasks=["all"] * len(NAMES), shots=2) <= 1
+
+
+def test_a_fit_on_rows_forgets_that_there_were_pictures(small):
+    estimator = FewShotClassifier(**SAID).fit(PIXELS, NAMES)
+    rows = np.random.default_rng(0).normal(size=(len(NAMES), 3))
+    assert estimator.fit(rows, NAMES).predict(rows).shape == (len(NAMES),)
+    assert estimator.run_ is None and not hasattr(estimator, "report_")
+
+
+@pytest.mark.parametrize(
+    ("options", "pictures", "labels", "message"),
+    [
+        ({"hidden": (9,)}, PIXELS, NAMES, "has no hidden: it has kernel, ways"),
+        ({"shots": (1, 5)}, PIXELS, NAMES, "shots is one number"),
+        ({}, PIXELS, NAMES[1:], "59 of 60"),
+        ({}, PIXELS * 3.0, NAMES, r"60 of 60 pictures cannot be read(?s:.*)before any normalisation"),
+        ({}, PIXELS[:12], NAMES[:12], "needs 6 classes at least"),
+        ({}, ["nowhere.png"] * 60, NAMES, r"there is no picture nowhere\.png(?s:.*)Leave them out of X"),
+        ({}, PIXELS, np.linspace(0, 1, 60), "continuous"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused_before_any_work(small, options, pictures, labels, message):
+    with pytest.raises(ValueError, match=message):
+        FewShotClassifier(**SAID | options).fit(pictures, labels)
+
+
+def test_pictures_have_no_tasks_and_come_in_lists(fitted, files):
+    with pytest.raises(ValueError, match="leave out tasks"):
+        FewShotClassifier(**SAID).fit(PIXELS, NAMES, tasks=NAMES)
+    with pytest.raises(TypeError, match="expected a list of pictures"):
+        fitted.predict(str(files[0]))
