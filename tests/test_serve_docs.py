@@ -44,7 +44,7 @@ def test_the_requests_of_the_page_are_answered(server) -> None:
     """As curl would send them: it need not be installed."""
     (source,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     answers = []
-    for line in source.splitlines():
+    for line in source.replace("\\\n", " ").splitlines():
         _, address, *options = shlex.split(line)
         headers = dict(h.split(": ") for o, h in zip(options, options[1:], strict=False) if o == "-H")
         body = options[options.index("-d") + 1]

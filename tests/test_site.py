@@ -71,6 +71,9 @@ def test_citations_and_names_become_links(package) -> None:
     there = "metavib.networks.backbone.MLP"  # where it is defined, whatever name it is reached by
     assert linked("`metavib.networks.MLP`", package) == f"[`metavib.networks.MLP`][{there}]"
     assert linked("`metavib.nothing.Here`", package) == "`metavib.nothing.Here`"
+    file = "`src/metavib/model.py:Model.encode`"
+    assert linked(file, package) == f"[{file}][metavib.model.Model.encode]"
+    assert linked("`src/metavib/model.py:Nothing`", package) == "`src/metavib/model.py:Nothing`"
 
 
 def test_the_theory_on_the_site_links_its_equations_and_the_code(package) -> None:
@@ -127,6 +130,7 @@ def test_every_command_and_option_is_on_its_page() -> None:
     found = reference.commands_page()
     assert "## metavib adapt" in found and "| `--resume RUN` | Go on with the run in this folder" in found
     assert not re.search(r"\| *\|$", found, re.MULTILINE), "an option without a help text"
+    assert "\n$ metavib adapt runs/table-gp-vib-0 --support new.csv" in found  # examples are blocks of their own
 
 
 def test_every_bundled_model_has_its_card() -> None:

@@ -65,7 +65,7 @@ def test_serving(tmp_path) -> None:
     said = run("serving", tmp_path, {"--steps 400": "--steps 60"})
     before, after = (float(n) for n in re.search(r"intervals: ([\d.]+), then ([\d.]+)", said).groups())
     assert after < before
-    assert "'task': 'sensor-17', 'version': 2" in said and "| low 95%" in said
+    assert "task: sensor-17\nversion: 2\n" in said and "| low 95%" in said
 
 
 def test_streaming(tmp_path) -> None:

@@ -5,7 +5,8 @@ A griffe extension, named in `mkdocs.yml`. What is rewritten:
 * `Example:` is a section of examples, as `Examples:` is.
 * The arguments of a `NamedTuple` are its attributes.
 * "eq. 9" and "eqs. 1 to 4" link to the equations of the theory, "THEORY.md, section 4" to its sections.
-* A full name in backticks, `metavib.objective.vib`, links to its place in the reference.
+* A full name in backticks, `metavib.objective.vib`, links to its place in the reference, and so does the name of a file
+  with that of an object in it, `src/metavib/objective.py:vib`.
 """
 
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import griffe
 
 CITATION = re.compile(r"\beqs?\.\s+(\d+[a-i]?)(?:\s+(to|and)\s+(\d+[a-i]?))?")
+PATH = re.compile(r"(?<![\[`])`(src/(metavib(?:/\w+)*)\.py:([\w.]+))`(?![\]`])")
 NAME = re.compile(r"(?<![\[`])`(metavib(?:\.\w+)+)`(?![\]`])")
 ARGUMENTS = re.compile(r"^Args:$", re.MULTILINE)
 EXAMPLE = re.compile(r"^Example:$", re.MULTILINE)
@@ -23,7 +25,13 @@ def linked(text: str, package: griffe.Module) -> str:
     """A docstring or a page with the links named above, in the syntax of mkdocs-autorefs."""
     text = CITATION.sub(lambda m: f"[{m[0]}][eq-{m[1]}]", text)
     text = re.sub(r"THEORY\.md, sections? (\d+)", lambda m: f"[{m[0].replace('.md', '')}][section-{m[1]}]", text)
+    text = PATH.sub(lambda m: f"[`{m[1]}`][{target}]" if (target := shown(package, _dotted(m))) else m[0], text)
     return NAME.sub(lambda m: f"[`{m[1]}`][{target}]" if (target := shown(package, m[1])) else m[0], text)
+
+
+def _dotted(path: re.Match[str]) -> str:
+    """The full name of an object from a match of `PATH`: its module's file and its name there."""
+    return f"{path[2].replace('/', '.').removesuffix('.__init__')}.{path[3]}"
 
 
 def shown(package: griffe.Module, name: str) -> str | None:

@@ -1,5 +1,6 @@
 """Pages that follow from the code: each room of the package, the commands; and which code cites an equation."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,10 @@ def commands_page() -> str:
     for name, command in commands.items():
         context = typer.Context(command, info_name=f"metavib {name}")
         usage = command.get_usage(context).removeprefix("Usage: ")
-        lines += ["", f"## metavib {name}", "", _text(command.help), "", "```console", f"$ {usage}", "```", ""]
+        text, examples = _text(command.help)
+        lines += ["", f"## metavib {name}", "", text, "", "```console", f"$ {usage}", "```", ""]
+        if examples:
+            lines += ["For example:", "", "```console", *(f"$ {example}" for example in examples), "```", ""]
         lines += ["| argument or option | meaning |", "| --- | --- |"]
         for parameter in command.params:
             if not getattr(parameter, "hidden", False):
@@ -114,6 +118,9 @@ def _first(text: str | None) -> str:
     return " ".join((text or "").split("\n\n")[0].split())
 
 
-def _text(text: str | None) -> str:
-    paragraphs = (text or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+def _text(text: str | None) -> tuple[str, list[str]]:
+    """A help text in paragraphs, and the commands that it gives as examples, in backticks after that word."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in (text or "").split("\n\n")]
+    examples = [p for p in paragraphs if re.match("Examples?: ", p)]
+    commands = [command for paragraph in examples for command in re.findall("`(.+?)`", paragraph)]
+    return "\n\n".join(p for p in paragraphs if p not in examples), commands

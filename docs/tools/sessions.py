@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PAGES = ["docs/gallery.md", *sorted(page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/tutorials/*.md"))]
 """The pages that are run; the longest first."""
+WIDTH = 103  # characters of a line of code on the site, at the width of a desk
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
@@ -129,7 +131,9 @@ def _source(script: str) -> str:
 
 
 def _shown(said: str) -> str:
-    said = said.rstrip()
+    """What was printed, in a block; sentences that are wider than it are wrapped, tables are scrolled."""
+    lines = said.rstrip().splitlines()
+    said = "\n".join(line if line.startswith("|") else textwrap.fill(line, WIDTH) or line for line in lines)
     return f'\n```text title="Output"\n{said}\n```\n' if said else ""
 
 

@@ -86,7 +86,9 @@ def data(
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model, for its whole card. Default: a list of all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A model, for its whole card. Default: a list of all.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """List the models that come with the package, or print the card of one.

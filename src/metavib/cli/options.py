@@ -64,17 +64,22 @@ TableFile = Annotated[
 ]
 TaskColumn = Annotated[
     str | None,
-    typer.Option(help="Its column that says which task a row belongs to; `school,year` where two say it together."),
+    typer.Option(
+        metavar="COLUMN", help="Column of the table that says which task a row belongs to; or two: `school,year`."
+    ),
 ]
-Target = Annotated[str | None, typer.Option(help="Its column with the output of each row: numbers, or class labels.")]
+Target = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column of the table with the outputs to predict: numbers, or class labels."),
+]
 Inputs = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN,...", help="Its columns that are inputs. Without it: all that have no other role."),
+    typer.Option(metavar="COLUMN,...", help="Columns of the table that are inputs. Default: all others."),
 ]
-Drop = Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Its columns that are no inputs.")]
+Drop = Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Columns of the table that are no inputs.")]
 Categories = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN,...", help="Its inputs that name categories although they look like numbers."),
+    typer.Option(metavar="COLUMN,...", help="Inputs that name categories although they look like numbers."),
 ]
 Missing = Annotated[
     str | None,
@@ -97,7 +102,7 @@ Backbone = Annotated[
 LikelihoodName = Annotated[
     str | None,
     typer.Option(
-        help="Kind of its outputs: gaussian, student-t (heavy tails, outliers), poisson (counts), bernoulli (two "
+        help="Kind of outputs: gaussian, student-t (heavy tails, outliers), poisson (counts), bernoulli (two "
         "classes) or softmax (more). Without it: gaussian for numbers, and what fits for labels."
     ),
 ]
@@ -113,6 +118,7 @@ def run_or_model(run: Path) -> Path:
 Run = Annotated[
     Path,
     typer.Argument(
+        metavar="RUN",
         help="A run folder, as `metavib train` writes it, or the name of a bundled model (`metavib models`).",
         callback=run_or_model,
     ),

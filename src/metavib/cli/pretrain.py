@@ -64,8 +64,9 @@ def embed(
     source: Annotated[
         str,
         typer.Argument(
+            metavar="NETWORK",
             help="A run of `metavib pretrain` or `metavib train`, a network's file, or `package.module:function`, a "
-            "function that returns any PyTorch network from pictures to features."
+            "function that returns any PyTorch network from pictures to features.",
         ),
     ],
     name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help=f"One of: {', '.join(CLASSIFICATION)}.")],

@@ -18,9 +18,11 @@ if TYPE_CHECKING:  # commands import PyTorch when they are called: `metavib --he
 
 Row = dict[str, Any]
 
-TaskFile = Annotated[Path, typer.Argument(help="A task file, as `metavib adapt` writes it.")]
+TaskFile = Annotated[Path, typer.Argument(metavar="FILE", help="A task file, as `metavib adapt` writes it.")]
 RunOption = Annotated[Path | None, typer.Option("--run", help="The run the file was made with, where it has moved.")]
-TaskColumn = Annotated[str | None, typer.Option(help="Column that names the task of each row, or two: `school,year`.")]
+TaskColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Column that names the task of each row, or two: `school,year`.")
+]
 Sums = Annotated[bool, typer.Option("--sums", help="Write sums over the points, and never a point itself.")]
 
 
@@ -29,7 +31,9 @@ def adapt(
     support: Annotated[Path, typer.Option(help="Points of the task: a table, or a folder of class folders.")],
     task: Annotated[
         str | None,
-        typer.Option(help="Column that names the task of each row: adapts to all of these tasks at once."),
+        typer.Option(
+            metavar="COLUMN", help="Column that names the task of each row: adapts to all of these tasks at once."
+        ),
     ] = None,
     classes: Annotated[
         str | None, typer.Option(help="Names of the classes, those without pictures too: `ant,bee,cat`.")

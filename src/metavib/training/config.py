@@ -395,12 +395,12 @@ class TestConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A run.
+    """The method, and where and how often it is trained.
 
     Args:
-        method: gp-vib, maml, stochastic-maml or gp-maml; on tables also hierarchical, which learns a function that all
-            groups share and how far a group's own may differ, without steps, so that no field of `train` and none of
-            the network counts; or a baseline: feature-transfer, baseline++, matching-net,
+        method: one of gp-vib, maml, stochastic-maml and gp-maml; on tables also hierarchical, which learns a function
+            that all groups share and how far a group's own may differ, without steps, so that no field of `train` and
+            none of the network counts; or a baseline: feature-transfer, baseline++, matching-net,
             proto-net, relation-net, nearest-centroids, logistic-regression or dkt.
         seed: decides weights and training tasks.
         repeats: number of independent trainings side by side, each with weights and tasks of its own.

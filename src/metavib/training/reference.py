@@ -266,16 +266,17 @@ def page() -> str:
         "A config decides everything a run depends on. It comes from a recipe (`metavib train EXPERIMENT --method",
         "METHOD`) or from a file (`--config FILE`, JSON or TOML), and `--set FIELD=VALUE` changes any field of it.",
         "`metavib config EXPERIMENT --method METHOD` prints a recipe's config, `metavib config RUN` that of a run, and",
-        "`metavib config FIELD` explains one field, with the values that recipes give it.",
+        "`metavib config FIELD` explains one field, with the values that recipes give it. The last column of each",
+        "table names the experiments and methods whose recipes set a field to something else than its default.",
     ]
     for title, section, cls in _sections():
         lines += ["", f"## {title}", "", _first_sentence(cls), ""]
-        lines += ["| field | type | default | meaning | set by |", "| --- | --- | --- | --- | --- |"]
+        lines += ["| field | meaning | default | type | set by recipes of |", "| --- | --- | --- | --- | --- |"]
         for field in _fields(cls, section, deep=False):
             place = where(field.name)
             meaning = _sentence(field.meaning) + (f" For {place.words}." if place and cls is not TableConfig else "")
             labels = [label for found in set_by(field.name).values() for label in found]
-            cells = (f"`{field.name}`", field.kind, shown(field.default), meaning, _summary(labels))
+            cells = (f"`{field.name}`", meaning, shown(field.default), field.kind, _summary(labels))
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
