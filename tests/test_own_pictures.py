@@ -12,6 +12,8 @@ from PIL import Image
 import tiny
 from metavib.adapt.learner import Learner
 from metavib.adapt.preparation import of_run
+from metavib.random import seeded
+from metavib.tasks.inputs import points
 from metavib.training import loop, metrics, recipes, run_folder
 from metavib.training.config import METHODS
 from metavib.training.fields import override
@@ -192,9 +194,37 @@ def trained(tmp_path_factory):
 def test_baselines_stand_beside_the_result(trained):
     root, out = trained
     row = json.loads((root / "run" / "record.json").read_text())["evaluation"]["rows"][0]
-    assert set(row["obvious"]) == {"nearest neighbour of pixels", "logistic regression of pixels"}
+    names = ("nearest neighbour of pixels", "logistic regression of pixels", "nearest prototypes of its own features")
+    assert tuple(row["obvious"]) == names and all(name in out for name in names)
     assert all(0 <= found["accuracy"]["mean"] <= 1 for found in row["obvious"].values())
-    assert "nearest neighbour of pixels" in out and "logistic regression of pixels" in out
+    assert all(0 <= v["prototypes"] <= 1 for v in _validations(root / "run"))
+
+
+def _validations(run: Path) -> list[dict]:
+    return [line["validation"] for line in run_folder.read_metrics(run) if "validation" in line]
+
+
+@torch.no_grad()
+def test_prototypes_are_class_means_of_the_features_that_the_model_itself_uses(trained):
+    """One pass of the network gives the model's own probabilities, and distances from means as NumPy has them."""
+    root, _ = trained
+    world, model = experiment(run_folder.chosen(root / "run").config), run_folder.selected(root / "run")
+    task = world._validation_tasks(world.ways, 5)[0]
+    plain = world.probabilities(model, [seeded(7)], task)[0]
+    p, beside = world.beside_prototypes(model, [seeded(7)], task)
+    torch.testing.assert_close(p, plain)
+    support, query = (model.prior.features_of(points(side)) for side in task)
+    z, at = (model.prior.kernel.embed(phi).double().numpy() for phi in (support, query))
+    for b in range(len(z)):
+        y, real = task.support.y[b].numpy(), task.support.mask[b].numpy()
+        means = np.stack([z[b][real & (y == c)].mean(0) for c in range(world.ways)])
+        far = ((at[b][:, None] - means) ** 2).sum(-1)
+        expected = np.exp(-far) / np.exp(-far).sum(-1, keepdims=True)
+        np.testing.assert_allclose(beside[b].numpy(), expected, atol=1e-5)
+    found = run_folder.chosen(root / "run")
+    assert world.validate(model.train())["prototypes"] == pytest.approx(
+        next(v["prototypes"] for v in _validations(root / "run") if v["score"] == found.best), abs=0.02
+    )
 
 
 def test_the_temperature_of_validation_is_that_of_every_prediction(trained):

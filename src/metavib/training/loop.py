@@ -29,6 +29,7 @@ from metavib.training.engine.ranks import ALONE, Ranks
 from metavib.training.fields import differences
 from metavib.training.metrics import PLAIN
 from metavib.training.protocols import Experiment, experiment
+from metavib.training.protocols.experiment import PROTOTYPES
 from metavib.training.run_folder import BEST, CONFIG, LAST, METRICS
 from metavib.training.step import Step, adam, decay, set_rates
 from metavib.training.stopping import Clock, Interrupted, Stop, exhausted
@@ -165,8 +166,13 @@ def _stopped(step: int, steps: int, folder: Path) -> str:
 
 
 def _note(now: dict[str, float], at_best: dict[str, float]) -> str:
-    """What stands beside the progress bar: the first of the validation's metrics, and what it was at the best step."""
+    """What stands beside the progress bar: the first of the validation's metrics, and what it was at the best step.
+
+    Where prototypes of the same features are known too, both are of the best step, so that it fits 80 columns.
+    """
     name = next(iter(now))
+    if PROTOTYPES in at_best:
+        return f"{name} {at_best[name]:.3g}, {PROTOTYPES} {at_best[PROTOTYPES]:.3g}"
     return f"{name.replace('_', ' ')} {now[name]:.3g}" + (f", best {at_best[name]:.3g}" if at_best else "")
 
 

@@ -16,7 +16,9 @@ import torch
 from torch import Generator, Tensor
 
 from metavib.baselines import AllWay
+from metavib.baselines.embedding import class_means
 from metavib.baselines.pixels import logistic_regression, nearest_neighbour
+from metavib.baselines.proto import Prototypes
 from metavib.data import Labelled, Splits, class_splits
 from metavib.data.augmentations import (
     BroaderPen,
@@ -36,13 +38,16 @@ from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
 from metavib.data.picture import Form
 from metavib.data.shifts import SHIFTS, SPOILT, shifted
+from metavib.encoders import GPEncoder
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.marginals import Normal
 from metavib.model import Model
 from metavib.networks.embedded import Embedded
+from metavib.priors import FunctionPrior
 from metavib.progress import Bar
 from metavib.random import Stream, seeded
 from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
+from metavib.tasks.inputs import points
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task
 from metavib.training import build, metrics
@@ -51,13 +56,15 @@ from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
 from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols import embeddings
-from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
+from metavib.training.protocols.experiment import PROTOTYPES, TEST, VALIDATION, Experiment
+from metavib.training.resplit import Known, OnFeatures
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
 ENLARGED = 1.15  # an image is stored this many times larger than the centre that the network sees
 POINTS = 100  # what an episode may have without counting as several
 AT = "temperature at "  # a number of shots, among the metrics of a validation
 NEIGHBOUR, LOGISTIC = "nearest neighbour of", "logistic regression of"  # pixels, or features
+PROTOTYPE = "nearest prototypes of its own features"
 OBVIOUS = 200  # test episodes of these
 UNKNOWN = 200  # and of known classes beside unknown ones
 
@@ -149,12 +156,13 @@ class Classification(Experiment):
         model.train()
         if not self.config.train.calibrate:
             return {"accuracy": float(accuracy), "nll": float(nll), "score": float(accuracy)}
+        beside = {PROTOTYPES: float(found.pop(0))} if self._has_prototypes(model) else {}
         p, y, mask = ([part for part in t.chunk(len(self._validation_shots))] for t in found)
         fitted = [metrics.fit_temperature(*part, cautious=True) for part in zip(p, y, mask, strict=True)]
         parts = zip(p, y, mask, fitted, strict=True)
         nll = torch.cat([metrics.nll(metrics.tempered(p, t), y, mask) for p, y, mask, t in parts]).mean()
         at = {f"{AT}{shots}": t for shots, t in zip(self._validation_shots, fitted, strict=True)}
-        return {"accuracy": float(accuracy), "nll": float(nll), **at, "score": -float(nll)}
+        return {"accuracy": float(accuracy), "nll": float(nll), **beside, **at, "score": -float(nll)}
 
     def temperature(self, validation: dict[str, float]) -> Temperature:
         """The temperature at each number of shots that was validated with."""
@@ -184,7 +192,7 @@ class Classification(Experiment):
                 }
                 if config.train.calibrate:
                     row["temperature"] = warmth
-                    row |= {} if shift else {"obvious": self._obvious_rows(source)}
+                    row |= {} if shift else {"obvious": self._obvious_rows(source, tested, shots)}
                 if test.unknown:
                     row["unknown"] = self._unknown(tested, self._tested(shift), shots)
                 if shift:
@@ -225,13 +233,22 @@ class Classification(Experiment):
         batch = self._at_once(self.ways, shots)
         return _over(fixed(source, count=test.tasks, seed=_seed(TEST, test.seed), batch=batch), predict)
 
-    def _obvious_rows(self, source: TaskSource) -> dict[str, Any]:
-        """What takes no meta-training makes of some of the test episodes."""
+    def _obvious_rows(self, source: TaskSource, model: Model, shots: int) -> dict[str, Any]:
+        """What simpler methods make of some of the test episodes: of the pixels, and of the model's own features.
+
+        Distances from prototypes become probabilities under a temperature of their own, fitted on validation.
+        """
         count, seed = min(OBVIOUS, self.config.test.tasks), _seed(TEST, self.config.test.seed)
-        found = self._of_inputs(list(fixed(source, count=count, seed=seed, batch=self.chunk)))
-        rows = {name: report(*each) for name, each in found}
+        episodes = list(fixed(source, count=count, seed=seed, batch=self.chunk))
+        rows = {name: report(*each) for name, each in self._of_inputs(episodes)}
         certain = {name: {"accuracy": row["accuracy"]} for name, row in rows.items() if name.startswith(NEIGHBOUR)}
-        return rows | certain  # a neighbour gives no probabilities
+        rows |= certain  # a neighbour gives no probabilities
+        if self._has_prototypes(model):
+            predict = self._tester(model, self.beside_prototypes)
+            T = metrics.fit_temperature(*_over(self._validation_tasks(self.ways, shots), predict), cautious=True)
+            p, y, mask = _over(episodes, predict)
+            rows[PROTOTYPE] = report(metrics.tempered(p, T), y, mask)
+        return rows
 
     def _of_inputs(self, episodes: list[Task]) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
         """Probabilities, labels and masks from each baseline of the pixels, or of the vectors in their place."""
@@ -316,12 +333,19 @@ class Classification(Experiment):
     def _all_validation_tasks(self) -> list[Task]:
         return [batch for shots in self._validation_shots for batch in self._validation_tasks(self.ways, shots)]
 
+    @torch.no_grad()
     def _validation_scores(self, model: Model, noise: Generator, work: Work) -> tuple[Tensor, ...]:
-        """Mean accuracy and NLL, and what they are the means of: probabilities, labels and mask."""
+        """Mean accuracy and NLL, and what they are the means of: probabilities, labels and mask.
+
+        In third place, where predictions are calibrated, the mean accuracy of prototypes.
+        """
         config, tasks = self.config, self._all_validation_tasks()
         tested = build.at_test(model, config, ways=self.ways) if config.method in TRANSFER else model.eval()
-        p, y, mask = _over(tasks, lambda batch: work(tested, [noise], batch)[0])
-        return metrics.accuracy(p, y, mask).mean(), metrics.nll(p, y, mask).mean(), p, y, mask
+        found = [work(tested, [noise], batch) for batch in tasks]
+        y, mask = torch.cat([batch.query.y for batch in tasks]), torch.cat([batch.query.mask for batch in tasks])
+        p, *beside = (torch.cat(column) for column in zip(*found, strict=True))
+        accuracies = [metrics.accuracy(each, y, mask).mean() for each in (p, *beside)]
+        return accuracies[0], metrics.nll(p, y, mask).mean(), *accuracies[1:], p, y, mask
 
     def probabilities(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor]:
         """Of the classes at all query points of some episodes, `(episodes, v, ways)`."""
@@ -330,12 +354,40 @@ class Classification(Experiment):
         q = model(tasks.to(self.dtype), noise)
         return (ordered(q, model.likelihood.predict(q, noise)),)
 
-    def _tester(self, model: Model) -> Predict:
-        """Probabilities from one model and one stream of noise: on a GPU recorded once, for batches of one size."""
+    def beside_prototypes(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor, Tensor]:
+        """Probabilities, and those of nearest prototypes of the same features, which go through the network once.
+
+        A prototype is the mean of the features of a class, as ProtoNet has it (`metavib.baselines.proto`), of features
+        as the kernel compares them, which were trained for the model's own encoder and not for this.
+        """
+        (noise,) = streams
+        prior, likelihood, tasks = model.prior, model.likelihood, tasks.to(self.dtype)
+        assert isinstance(prior, FunctionPrior) and isinstance(likelihood, ClassLikelihood)
+        support, query = prior.features(tasks.support, points(tasks.query))
+        known = Task(tasks.support._replace(x=support), tasks.query._replace(x=query))
+        q = OnFeatures(Known(prior.kernel), model.encoder, likelihood).encode(known.support, points(known.query), noise)
+        z, at = (prior.kernel.embed(phi) for phi in (support, query))
+        prototypes = Prototypes(class_means(z, tasks.support.y, tasks.support.mask, self.ways))
+        marginals = q.marginals(noise)
+        return ordered(marginals, likelihood.predict(marginals, noise)), prototypes.values(at).softmax(-1)
+
+    def _has_prototypes(self, model: Model) -> bool:
+        """Whether nearest prototypes of a model's features stand beside it: of pictures to be used, not compared."""
+        own = isinstance(model.encoder, GPEncoder) and isinstance(model.prior, FunctionPrior)
+        return self.config.train.calibrate and own and not model.prior.each_point
+
+    def _tester(self, model: Model, work: Work | None = None) -> Predict:
+        """Probabilities from one model and one stream of noise: on a GPU recorded once, for batches of one size.
+
+        Args:
+            model: to be tested.
+            work: the last of what it returns are the probabilities; `probabilities` where None.
+        """
         noise = seeded(TEST, device=self.config.device)
+        work = work or self.probabilities
 
         def step(*tensors: Tensor) -> tuple[Tensor]:
-            return self.probabilities(model, [noise], Task(Examples(*tensors[:3]), Examples(*tensors[3:])))
+            return (work(model, [noise], Task(Examples(*tensors[:3]), Examples(*tensors[3:])))[-1],)
 
         transfers = self.config.method in TRANSFER  # whose heads start from weights made on the host each time
         predict = step if transfers else replayed(step, self.config.device, [noise])
@@ -365,13 +417,14 @@ class _Scores:
         if not transfers and world.ways != config.tasks.ways:
             model = build.of_ways(model, config, world.ways)
         step = partial(world._validation_scores, model, self.noise)
-        self.step: Callable[[], tuple[Tensor, ...]] = partial(step, world.probabilities)
+        work: Work = world.beside_prototypes if world._has_prototypes(model) else world.probabilities
+        self.step: Callable[[], tuple[Tensor, ...]] = partial(step, work)
         # A new head is fitted to a new copy of the model every time, and a network that is tuned makes new vectors of
         # the pictures: not the same memory, so nothing to replay.
         if not transfers and config.device != "cpu" and config.model.backbone != "tuned":
             batches = len(world._all_validation_tasks())  # larger images are in more of them
             times = config.train.steps // max(1, config.train.validate_every) * batches
-            work = compiled(world.probabilities, config.device, times=times // config.unrolled)
+            work = compiled(work, config.device, times=times // config.unrolled)
             self.step = replayed(partial(step, work), config.device, [self.noise])
 
     def __call__(self) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ from metavib.tasks.task import Task
 from metavib.training.metrics import PLAIN, Temperature
 
 VALIDATION, TEST = 20, 30  # names of random streams, apart from training's by construction
+PROTOTYPES = "prototypes"  # among the metrics of a validation: what nearest class means of the same features reach
 
 
 class Experiment(ABC):
