@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -226,6 +227,17 @@ def test_ink_is_found_on_tinted_shaded_and_noisy_paper():
     colours = np.clip(photo[None] * np.array([1.0, 0.95, 0.8])[:, None, None], 0, 255).astype(np.uint8)
     assert np.abs(inked(colours).astype(int) - inked(drawn())).mean() < 12
     assert (inked(np.full((30, 30), 130, np.uint8)) == 255).all()  # an empty page
+    assert (inked((shade + rng.normal(0, 3, (h, w))).astype(np.uint8)) == 255).all()  # and one half in the shade
+
+
+def test_ink_that_fills_its_picture_is_found():
+    """Digits that touch the rim of their picture, blurred: no surface under most pixels is the paper."""
+    for pixels in load_digits().images[:50]:
+        digit = Image.fromarray((255 - 255 / 16 * pixels).astype(np.uint8))
+        for side in (8, 28, 64):
+            picture = np.asarray(digit.resize((side, side), Image.Resampling.BICUBIC))
+            found = 255 - inked(picture).astype(int)
+            assert 0.05 < (found > 128).mean() < 0.5
 
 
 def test_pens_only_add_ink_and_warps_are_of_the_same_shape():

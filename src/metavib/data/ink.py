@@ -7,7 +7,8 @@ each look at one picture alone:
 1. **Grey.** Colours become their brightness; a large picture is shrunk to a side of at most 128 pixels.
 2. **Paper.** Most of a picture is paper, whose brightness changes slowly, by light and shadow. A quadratic surface
    $b(x, y)$ is fitted to it, again and again, each time with less weight on the pixels that lie far from the last fit
-   (Tukey's biweight): in the end these are the ink.
+   (Tukey's biweight): in the end these are the ink. A character that fills its picture, cut out closely or blurred,
+   can bend the surface until nothing is left beside it; then the paper is plain, of the most common brightness.
 3. **Polarity.** Ink lies on one side of the paper, $d = \pm (g - b)$; the sign is that of the heavier tail.
 4. **Contrast.** Otsu's threshold $t$ divides $d$ into paper and ink. Half the threshold becomes white, the median of
    the ink black, and what is between is linear.
@@ -50,6 +51,9 @@ def inked(picture: np.ndarray, *, side: int = SIDE) -> np.ndarray:
     whole = Box(0.0, 0.0, 1.0, 1.0)
     grey = _pixels(image, whole)
     paper = _paper(grey)
+    if _ink(grey - _surface(paper, grey.shape, whole))[1] is None:
+        plain = np.array([_mode(grey.ravel()), 0, 0, 0, 0, 0])
+        paper = max((paper, plain), key=lambda found: _share(grey - _surface(found, grey.shape, whole)))
     darkness, box = _ink(grey - _surface(paper, grey.shape, whole))
     if box is not None and (part := _surroundings(box, image.size)) is not None:
         grey = _pixels(image, part)  # again, closer: what is small in a large picture has its details
@@ -123,6 +127,11 @@ def _ink(d: np.ndarray) -> tuple[np.ndarray, Box | None]:
         return np.zeros_like(d), None
     white, black = max(threshold / 2, 2 * noise), float(np.median(d[ink]))
     return ((d - white) / (black - white)).clip(0, 1), _bounds(ink)
+
+
+def _share(d: np.ndarray) -> float:
+    """How much of a picture lies on its paper, within the width of `_mode`."""
+    return float((np.abs(d) <= 8).mean())
 
 
 def _mode(values: np.ndarray) -> float:
