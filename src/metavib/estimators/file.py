@@ -42,6 +42,7 @@ from metavib.estimators.pictures import Evaluation
 from metavib.estimators.training import History
 from metavib.files import read_tensors, write_tensors
 from metavib.groups import Hierarchy, Report, Shares, like, like_shares
+from metavib.groups.prior import logarithms
 from metavib.groups.report import Row
 from metavib.model import Model
 from metavib.networks.backbone import Backbone
@@ -142,7 +143,7 @@ def _restored(cls: type, tensors: dict[str, Tensor], header: dict[str, Any]) -> 
         steps, step, scores = fitted["history"]
         estimator.history_ = History(steps, step, tuple((at, score) for at, score in scores))
     if fitted["report"] is not None:
-        estimator.report_ = Report([Row(*row) for row in fitted["report"]])
+        estimator.report_ = Report([Row(*row) for row in fitted["report"]], logarithms(estimator.model_))
     if classes is not None:
         dtype = np.dtype(classes["dtype"])
         if dtype.kind not in LABELS:

@@ -41,9 +41,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     of its own, both of the columns themselves, and the marginal likelihood of the tasks says how smooth and how large
     these are (`metavib.groups`). It takes seconds, is at home with a dozen tasks and with a hundred thousand, predicts
     a task of which nothing is known yet (`predict` before any `adapt`), and leaves in `report_` how good predictions of
-    tasks held out are. Rows that cannot be right, eight standard deviations from what all others say, are left out
-    with a warning, in `fit` and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are
-    those of networks, which are trained instead where `backbone` names one, or where the likelihood is not gaussian.
+    tasks held out are. Outputs (positive ones, counts, skewed ones) and skewed columns enter by their logarithms where
+    the marginal likelihood is for it; predictions are in the units of y all the same, and means are means, not medians.
+    Rows that cannot be right, eight standard deviations from what all others say, are left out with a warning, in `fit`
+    and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
+    trained instead where `backbone` names one, or where the likelihood is not gaussian.
 
     Networks are trained by the predictive form of the bound (`metavib.objective.predictive`; THEORY.md, section 2), log
     E[p(y | f)] in the place of E[log p(y | f)]: with few rows of a task the bound itself takes for noise what is not
@@ -170,7 +172,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
         some = self._trainable(rows)
         group = np.unique(some.ids, return_inverse=True)[1]
-        (self.model_, found), wrong = learn_from_right_rows(some.x, some.y, group, seed=seed)
+        zero = float(self._outputs(np.zeros(1)))
+        (self.model_, found), wrong = learn_from_right_rows(some.x, some.y, group, seed=seed, zero=zero)
         left_out = np.zeros(len(rows.ids), dtype=bool)
         left_out[np.isin(rows.ids, some.ids)] = wrong
         _tell_of_wrong(left_out)
@@ -222,14 +225,16 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             tasks: the task of each row, after `adapt` to many tasks; one that is not known is predicted as a task
                 without rows.
         """
-        found = _of_rows(self._predicted(X, tasks))
-        mean = self.scaling_.y.restore(found.mean).numpy()
-        return (mean, self.scaling_.y.restore_variance(found.variance).sqrt().numpy()) if return_std else mean
+        found = self.predict_distribution(X, tasks)
+        return (found.mean.numpy(), found.variance.sqrt().numpy()) if return_std else found.mean.numpy()
+
+    def predict_distribution(self, X: Any, tasks: Any = None) -> RealPrediction:
+        """All that is known of the outputs of some rows, in the units of y: densities, quantiles, mean and variance."""
+        return _of_rows(self._predicted(X, tasks)).restored(self.scaling_.y)
 
     def predict_interval(self, X: Any, level: float = 0.9, tasks: Any = None) -> np.ndarray:
         """The central interval that holds an output with a given probability: `(n, 2)`, lower and upper ends."""
-        ends = _of_rows(self._predicted(X, tasks)).interval(level)
-        return torch.stack([self.scaling_.y.restore(end) for end in ends], -1).numpy()
+        return torch.stack(self.predict_distribution(X, tasks).interval(level), -1).numpy()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, shots: int = 5) -> float:
         """R² of the predictions; with task ids, of few-shot predictions on each of them, all rows pooled.
@@ -277,7 +282,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             self._warn_of_outliers(y)
         elif known is not None and known.n:
             found = _of_rows(known.predict(self._inputs(X)))
-            right = ((self._outputs(y) - found.mean).abs() <= outliers.FAR * found.variance.sqrt()).numpy()
+            right = ~outliers.beyond_reach(found.q, self._outputs(y), found.likelihood).numpy()
         elif len(y):
             group = self._task_ids(tasks, len(y))
             right = ~outliers.outliers(self.model_, self._inputs(X), self._outputs(y), group)

@@ -1,7 +1,9 @@
 r"""How the prior of new groups is learned: the evidence of the groups sets the kernels, the groups set the covariance.
 
 1. The parameters $\theta$ of the features, and the noise, maximise the evidence of the groups (times a weak prior), by
-   L-BFGS: `fit_features`. With few groups that is all that can be known.
+   L-BFGS: `fit_features`. With few groups that is all that can be known. The evidence also says whether skewed columns
+   enter by their logarithms, and whether outputs do: with $z = t(y)$ it is $\log p(z) + \sum_j \log t'(y_j)$, a density
+   of the outputs in every case, so that the largest is the best: `choose`.
 2. The covariance $\Sigma$ of a group's own weights, which the kernels say is I, has an inverse Wishart prior around
    that: $\Sigma \mid v_{1..G}$ has the mode $(c\,q\,I + \sum_i E[v_i v_i^\top]) / (c\,q + G)$. Many groups end at the
    covariance they have, whatever the kernels said; c, how much the kernels count, is the one under which groups held
@@ -13,6 +15,7 @@ block, so that memory does not grow with the number of groups.
 """
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from math import inf, log
 from typing import NamedTuple
 
@@ -23,13 +26,16 @@ from torch import Tensor
 
 from metavib import linalg
 from metavib.groups.evidence import Group, Said, Shared, log_evidence, said, shared
-from metavib.groups.features import Features, layout, spread_over
-from metavib.groups.prior import hierarchical, widened
+from metavib.groups.features import NEAR, VALUES, Features, beyond, layout, skewed, spread_over
+from metavib.groups.prior import hierarchical, logarithms, widened
 from metavib.groups.report import Held, Report, report, scale
 from metavib.groups.rows import Block, blocks, members
 from metavib.model import Model
+from metavib.tasks.scaling import Edge, edged
 
 ITERATIONS = 40  # of L-BFGS
+FIRST, FIRST_ROWS = 15, 300  # iterations and rows that the best of several ways is chosen by
+CONVINCING = 3.0  # nats of evidence for logarithms in the place of columns or outputs themselves
 EVIDENCE_ROWS, EVIDENCE_EACH = 1000, 40  # rows of all groups, and of each, that set the kernels' parameters
 REFINE_ROWS, REFINE_EACH = 15_000, 60  # those that set the covariance
 SHARED_ROWS, SHARED_EACH = 100_000, 500  # those that set the shared function
@@ -51,7 +57,14 @@ class Learned(NamedTuple):
     report: Report
 
 
-def learn(x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, seed: int) -> Learned:
+def learn(
+    x: Float[Tensor, "rows d"],
+    y: Float[Tensor, " rows"],
+    group: np.ndarray,
+    *,
+    seed: int,
+    edges: Sequence[float] = (),
+) -> Learned:
     """Learns the prior of a new group from the rows of many.
 
     Args:
@@ -59,6 +72,7 @@ def learn(x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarr
         y: outputs of mean 0 and variance 1.
         group: the group of each row, numbered from 0.
         seed: of samples and folds.
+        edges: places that outputs may be log-normal from, all of which lie on one side of each (`edges`).
 
     Example:
         Groups that are lines of their own, around a line that all share.
@@ -72,10 +86,10 @@ def learn(x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarr
     """
     random = np.random.default_rng(seed)
     sets = members(group)
-    features = spread_over(x, layout(x.numpy(), y.numpy(), group), random)
-    noise = fit_features(features, x, y, sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random), _within(y, group))
+    features, noise, edge, _ = choose(x, y, group, edges, random)
+    z = y if edge is None else edge.standardise(y)
     fold = random.permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
-    learned = refine(features, x, y, sets, noise, random)
+    learned = refine(features, x, z, sets, noise, random, edge=edge)
     held = []
     for k in range(folds(len(sets))):
         rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
@@ -84,11 +98,13 @@ def learn(x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarr
             its = Features(features.sizes)
             its.load_state_dict(features.state_dict())
             chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
-            noise_k = fit_features(its, x, y, chosen, noise, iterations=ITERATIONS // 3)
-        model = refine(its, x, y, rest, noise_k, random, strength=learned.strength).model
+            noise_k = fit_features(its, x, z, chosen, noise, iterations=ITERATIONS // 3).noise
+        model = refine(its, x, z, rest, noise_k, random, strength=learned.strength, edge=edge).model
         held.append(Held(model, [rows for rows, f in zip(sets, fold, strict=True) if f == k]))
     wider = scale(held, x, y)
-    return Learned(widened(learned.model, wider), report(held, x, y, wider, random))
+    held = [Held(widened(model, wider), groups) for model, groups in held]
+    found = report(held, x, y, random)._replace(logarithms=logarithms(learned.model))
+    return Learned(widened(learned.model, wider), found)
 
 
 def folds(groups: int) -> int:
@@ -115,7 +131,94 @@ def _within(y: Tensor, group: np.ndarray) -> float:
     return max(0.3 * float(np.sum((values - means[group]) ** 2)) / max(len(values) - len(counts), 1), 1e-3)
 
 
+# Columns and outputs: themselves, or their logarithms
+
+
+class Chosen(NamedTuple):
+    """Features, the noise variance, the edge of the outputs where these are log-normal, and the evidence for it all."""
+
+    features: Features
+    noise: float
+    edge: Edge | None
+    evidence: float
+
+
+def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
+    """Edges that outputs may have: zero, where none is below it, or one just beyond all; and one further away.
+
+    Where some outputs are zero themselves, as counts are, the edge lies as far below zero as the smallest other one
+    lies above it, which is the logarithm of 1 + y for counts. The one further away, by the distance of the median,
+    makes less of small outputs. Outputs that are skewed to the left have edges above them.
+
+    Args:
+        y: outputs.
+        zero: where the zero of their own units lies.
+
+    Example:
+        >>> edges(torch.tensor([0.0, 1, 1, 2, 3, 5, 7]), 0.0), edges(torch.tensor([1.0, 1, 2, 2]), 0.0)
+        ([-4.0, -1.0], [])
+    """
+    if len(torch.unique(y)) <= VALUES:
+        return []
+    lowest = float(y.min())
+    if lowest > zero:
+        low = zero
+    elif lowest == zero:
+        above = y[y > zero] - zero
+        low = zero - max(float(above.min()), NEAR * float(above.median()))
+    else:
+        low = beyond(y, 1)
+    if float(((y - y.mean()) ** 3).sum()) < 0:
+        low = beyond(y, -1)
+    return [low - (float(y.median()) - low), low]
+
+
+def choose(x: Tensor, y: Tensor, group: np.ndarray, edges: Sequence[float], random: np.random.Generator) -> Chosen:
+    """The features that the evidence of the groups is for, with columns and outputs as they are or by logarithms.
+
+    Each way is followed for a few steps, and the best of them to its end. What is simpler is given up only for
+    `CONVINCING` more.
+
+    Args:
+        x: rows `(rows, d)`.
+        y: their outputs `(rows,)`.
+        group: the group of each row.
+        edges: places that outputs may be log-normal from.
+        random: decides on samples.
+    """
+    columns, sets = layout(x.numpy(), y.numpy(), group), members(group)
+    uneven, start = skewed(x, columns.curved), _within(y, group)
+    of_columns = [spread_over(x, columns, random)]
+    of_columns += [spread_over(x, columns, random, uneven)] if uneven else []
+    of_outputs = [None, *(edged(y, edge) for edge in edges)]
+    ways = [Chosen(features, start, edge, -inf) for edge in of_outputs for features in of_columns]
+    best, iterations = ways[0], ITERATIONS
+    if len(ways) > 1:
+        some = sample(sets, FIRST_ROWS, EVIDENCE_EACH, random)
+        ways = [follow(way, x, y, some, FIRST) for way in ways]
+        most = max(way.evidence for way in ways)
+        best = next(way for way in ways if way.evidence >= most - CONVINCING)  # they are in order of simplicity
+        iterations = ITERATIONS - FIRST
+    return follow(best, x, y, sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random), iterations)
+
+
+def follow(way: Chosen, x: Tensor, y: Tensor, sets: Sequence[np.ndarray], iterations: int) -> Chosen:
+    """A way after some more iterations, with the evidence for it: that of what outputs become, and their slopes."""
+    features, rows = deepcopy(way.features), torch.as_tensor(np.concatenate(sets))
+    z = y if way.edge is None else way.edge.standardise(y)
+    noise, evidence = fit_features(features, x, z, sets, way.noise, iterations=iterations)
+    slopes = 0.0 if way.edge is None else float(way.edge.log_slope(y[rows]).sum())
+    return Chosen(features, noise, way.edge, evidence + slopes)
+
+
 # The kernels
+
+
+class Fit(NamedTuple):
+    """The noise variance, and the logarithm of the evidence times the prior."""
+
+    noise: float
+    evidence: float
 
 
 def fit_features(
@@ -126,8 +229,8 @@ def fit_features(
     noise: float,
     *,
     iterations: int = ITERATIONS,
-) -> float:
-    """Moves the features' parameters, in place, to where the evidence of the groups is highest; returns the noise.
+) -> Fit:
+    """Moves the features' parameters, in place, to where the evidence of the groups is highest.
 
     Args:
         features: start and result.
@@ -165,7 +268,7 @@ def fit_features(
     found = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
     _set(parameters, found.x)
     features.requires_grad_(False)
-    return float(log_noise.detach().exp() + NOISE)
+    return Fit(float(log_noise.detach().exp() + NOISE), -float(found.fun))
 
 
 def _set(parameters: Sequence[Tensor], values: np.ndarray) -> None:
@@ -212,6 +315,7 @@ def refine(
     random: np.random.Generator,
     *,
     strength: float | None = None,
+    edge: Edge | None = None,
 ) -> Refined:
     """The model of a new group: the covariance of groups, and the posterior of w.
 
@@ -223,6 +327,7 @@ def refine(
         noise: variance to start at.
         random: decides on samples.
         strength: c, where it is known; chosen by groups held out where None.
+        edge: of the outputs, where y are logarithms of their distances from it.
     """
     some = sample(sets, REFINE_ROWS, REFINE_EACH, random)
     sampled = x[torch.as_tensor(np.concatenate(some)[:4000])]
@@ -250,7 +355,7 @@ def refine(
             spread = steps(spread, residuals(posterior(spread, parts).w), strength)
     w = posterior(spread)
     root = basis @ linalg.cholesky(spread.sigma, what="Sigma")
-    return Refined(hierarchical(features, w, root, spread.noise, sampled), strength)
+    return Refined(hierarchical(features, w, root, spread.noise, sampled, edge), strength)
 
 
 def steps(spread: Spread, data: Sequence[Residuals], strength: float) -> Spread:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.likelihoods import Gaussian
+from metavib.likelihoods import Gaussian, LogNormal
+from metavib.marginals import Normal
 from metavib.model import Model
 from metavib.posteriors.functions import Dual
 from metavib.posteriors.memory import Sites
@@ -17,7 +18,6 @@ from metavib.tasks.task import Examples, Task
 
 KNOWN = (0, 1, 3, 5, 10)  # K, rows known of a group
 GROUPS, QUERIES, LONGEST = 200, 30, 60  # groups held out, rows of each predicted, and rows that say how wide it is
-NINETY = 1.6448536269514722  # standard normal quantile of 0.95
 DOUBT = 4.0  # groups that the width found by the evidence counts for
 
 
@@ -53,16 +53,21 @@ class Report(NamedTuple):
         rows known of a new group  typical error  one function for all  each group alone  90 % intervals hold
                                 0              2                     2                 3                 91 %
                                 5              1                     2               1.5                 90 %
+
+    Attributes:
+        rows: for each number of known rows.
+        logarithms: of what logarithms are taken, in a sentence (`metavib.groups.prior.logarithms`).
     """
 
     rows: list[Row]
+    logarithms: str = ""
 
     def scaled(self, scale: float) -> "Report":
         """The same in other units of the outputs."""
         each = [
             r._replace(**{n: scale * getattr(r, n) for n in ("rmse", "width", "shared", "alone")}) for r in self.rows
         ]
-        return Report(each)
+        return self._replace(rows=each)
 
     def __str__(self) -> str:
         titles = (
@@ -76,7 +81,7 @@ class Report(NamedTuple):
         for r in self.rows:
             cells = (f"{r.known}", f"{r.rmse:.4g}", f"{r.shared:.4g}", f"{r.alone:.4g}", f"{100 * r.coverage:.0f} %")
             lines.append("  ".join(cell.rjust(len(title)) for cell, title in zip(cells, titles, strict=True)))
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.logarithms] if self.logarithms else [])])
 
 
 @torch.no_grad()
@@ -89,19 +94,19 @@ def scale(held: Sequence[Held], x: Tensor, y: Tensor) -> float:
     found = []
     for model, groups in held:
         prior, likelihood = model.prior, model.likelihood
-        assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian)
+        assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | LogNormal)
         for rows in groups[:GROUPS]:
             index = torch.as_tensor(rows[:LONGEST])
             real = torch.ones(len(index), dtype=torch.bool)
             phi = prior.features_of(Points(x[index], real))
             z, mean = phi[..., :-1], phi[..., -1]
-            sites = Sites((y[index] - mean).unsqueeze(-1), likelihood.noise().expand(len(index)))
+            sites = Sites(likelihood.targets(y[index]) - mean.unsqueeze(-1), likelihood.noise().expand(len(index)))
             found.append(float(Dual(prior.kernel, z, real, sites).L_m.square().mean()))
     return (DOUBT + sum(found)) / (DOUBT + len(found)) if found else 1.0
 
 
 @torch.no_grad()
-def report(held: Sequence[Held], x: Tensor, y: Tensor, wider: float, random: np.random.Generator) -> Report:
+def report(held: Sequence[Held], x: Tensor, y: Tensor, random: np.random.Generator) -> Report:
     """Predictions of groups held out with some of their rows known, beside baselines."""
     orders = [(model, [random.permutation(rows) for rows in groups[:GROUPS]]) for model, groups in held]
     found = []
@@ -111,16 +116,15 @@ def report(held: Sequence[Held], x: Tensor, y: Tensor, wider: float, random: np.
         groups = sum(len(o) > known for _, of in orders for o in of)
         if groups < 3:
             continue
-        error, deviation, shared, alone = (torch.cat(column) for column in zip(*parts, strict=True))
-        deviation = deviation * wider**0.5
+        error, shared, alone, inside, width = (torch.cat(column) for column in zip(*parts, strict=True))
         rmse, of_all, of_each = (float(e.square().mean().sqrt()) for e in (error, shared, alone))
-        coverage = float((error.abs() <= NINETY * deviation).double().mean())
-        found.append(Row(known, groups, rmse, coverage, float(2 * NINETY * deviation.mean()), of_all, of_each))
+        coverage = float(inside.double().mean())
+        found.append(Row(known, groups, rmse, coverage, float(width.mean()), of_all, of_each))
     return Report(found)
 
 
 def _predicted(model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
-    """Errors, standard deviations, and errors of the two baselines, of all rows that are predicted."""
+    """Errors, those of the two baselines, whether 90 % intervals hold and how wide they are, of all rows predicted."""
     if not orders:
         return None
     longest = min(QUERIES, max(len(o) for o in orders) - known)
@@ -130,13 +134,17 @@ def _predicted(model: Model, orders: list[np.ndarray], known: int, x: Tensor, y:
     real = torch.arange(longest) < torch.tensor([len(o) - known for o in orders])[:, None]
     known_rows = Examples(x[support], y[support], torch.ones(support.shape, dtype=torch.bool))
     task = Task(known_rows, Examples(x[query], y[query], real))
-    assert isinstance(model.likelihood, Gaussian)
-    mean, variance = model.likelihood.predict(model(task))
+    assert isinstance(model.likelihood, Gaussian | LogNormal)
+    q = model(task)
+    mean, _ = model.likelihood.predict(q)
+    assert isinstance(q, Normal)
+    low, high = (model.likelihood.predictive_quantile(q, p) for p in (0.05, 0.95))
     first = Examples(x[support[:, :0]], y[support[:, :0]], torch.ones(len(orders), 0, dtype=torch.bool))
     shared, _ = model.likelihood.predict(model(Task(first, task.query)))
     alone = _ridge(x[support], y[support], x[query])
     truth = y[query]
-    return tuple(t[real] for t in (mean - truth, variance.sqrt(), shared - truth, alone - truth))
+    inside = (low <= truth) & (truth <= high)
+    return tuple(t[real] for t in (mean - truth, shared - truth, alone - truth, inside, high - low))
 
 
 def _ridge(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
