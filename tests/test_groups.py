@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.testing import assert_close
 
-from metavib import Learner
-from metavib.groups import evidence, hierarchical, learn
+from metavib import FewShotRegressor, Learner
+from metavib.groups import evidence, hierarchical, learn, like
 from metavib.groups.features import KNOTS, Features, Layout, Sizes, layout, spread_over
-from metavib.groups.learning import fit_features, refine
+from metavib.groups.learning import choose, edges, fit_features, refine
+from metavib.groups.outliers import learn_from_right_rows
 from metavib.groups.report import Report, Row
 from metavib.groups.rows import blocks, members
+from metavib.tasks.scaling import edged
 from metavib.tasks.task import examples
 
 
@@ -251,5 +253,114 @@ def test_the_kernels_leave_out_a_column_that_says_nothing() -> None:
     y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=120)
     t, z = torch.tensor(x), torch.tensor(y)
     features = spread_over(t, layout(x, y, group), rng)
-    noise = fit_features(features, t, z, members(group), 0.1)
+    noise = fit_features(features, t, z, members(group), 0.1).noise
     assert noise < 0.05 and float(features.bends[0] - features.bends[1]) > 1.5
+
+
+# Logarithms
+
+
+def lognormal_groups(rng, groups=40, rows=8):
+    """Outputs that are log-normal in every group: levels of their own, a line that all share."""
+    group, x = np.repeat(np.arange(groups), rows), rng.normal(size=(groups * rows, 1))
+    return (
+        x,
+        np.exp(1 + 0.5 * x[:, 0] + 0.8 * rng.normal(size=groups)[group] + 0.3 * rng.normal(size=len(group))),
+        group,
+    )
+
+
+@pytest.fixture(scope="module")
+def positive():
+    x, y, group = lognormal_groups(np.random.default_rng(0))
+    return FewShotRegressor(random_state=0).fit(x, y, tasks=group)
+
+
+@pytest.mark.parametrize("known", [0, 1, 4])
+def test_log_normal_groups_are_found_and_have_the_density_of_their_law(positive, known) -> None:
+    """The evidence is for the logarithm, from zero; densities, quantiles and means are those of SciPy's log-normal."""
+    assert "Logarithms are taken of the outputs." in str(positive.report_)
+    units, y_scaling = positive.model_.likelihood.units, positive.scaling_.y
+    assert float(y_scaling.restore(units.edge)) == pytest.approx(0.0, abs=1e-9)
+    x, y, group = lognormal_groups(np.random.default_rng(1), groups=100)
+    gaps, inside = [], []
+    for rows in members(group):
+        s, q = rows[:known], rows[known:]
+        found = (positive.adapt(x[s], y[s]) if known else positive).predict_distribution(x[q])
+        # the exact posterior under the law itself
+        K = 0.64 * np.ones((known, known)) + 0.09 * np.eye(known)
+        gain = np.linalg.solve(K, np.full(known, 0.64)) if known else np.zeros(0)
+        mean = 1 + 0.5 * x[q, 0] + gain @ (np.log(y[s]) - 1 - 0.5 * x[s, 0])
+        law = stats.lognorm(np.sqrt(0.64 - 0.64 * gain.sum() + 0.09), scale=np.exp(mean))
+        gaps.append(law.logpdf(y[q]) - found.log_density(torch.tensor(y[q])).numpy())
+        low, high = found.interval(0.9)
+        assert (low > 0).all() and (found.mean > 0.99 * found.quantile(0.5)).all()
+        inside.append((low.numpy() < y[q]) & (y[q] < high.numpy()))
+    assert abs(np.concatenate(gaps).mean()) < 0.06
+    assert 0.85 < np.concatenate(inside).mean() < 0.95
+
+
+def test_predictions_of_positive_outputs_are_scipys_log_normal(positive) -> None:
+    """From the marginals of the latent function to the table's own units, Jacobian included."""
+    found = positive.adapt([[0.3]], [5.0]).predict_distribution([[0.0], [1.0]])
+    mean, var = (v.numpy() for v in found.likelihood.normal.predict(found.q))
+    edge, centre, spread, _ = (float(v) for v in found.likelihood.units)
+    scale = float(positive.scaling_.y.scale)
+    law = stats.lognorm(spread * np.sqrt(var), scale=scale * np.exp(centre + spread * mean))
+    at = np.array([3.0, 9.0])
+    np.testing.assert_allclose(found.log_density(torch.tensor(at)), law.logpdf(at), rtol=1e-8)
+    np.testing.assert_allclose(found.cdf(torch.tensor(at)), law.cdf(at), rtol=1e-8)
+    np.testing.assert_allclose(found.quantile(0.05), law.ppf(0.05), rtol=1e-8)
+    np.testing.assert_allclose(found.mean, law.mean(), rtol=1e-6)
+    np.testing.assert_allclose(found.variance.sqrt(), law.std(), rtol=1e-3)
+    np.testing.assert_allclose(found.mean, positive.adapt([[0.3]], [5.0]).predict([[0.0], [1.0]]))
+
+
+def test_files_keep_logarithms(positive, tmp_path) -> None:
+    positive.save(tmp_path / "positive.safetensors")
+    back = FewShotRegressor.load(tmp_path / "positive.safetensors")
+    assert back.report_ == positive.report_
+    for mine, its in zip(
+        positive.predict([[0.5]], return_std=True), back.predict([[0.5]], return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_gaussian_groups_stay_as_they_are_and_a_wrong_row_is_no_evidence_for_logarithms(learned) -> None:
+    assert not learned[0].report.logarithms
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(20), 6), torch.tensor(rng.normal(size=(120, 1)))
+    y = torch.tensor(rng.normal(size=20)[group] + 0.1 * rng.normal(size=120))
+    y[7] = 50.0
+    (_, report), wrong = learn_from_right_rows(x, y, group, seed=0, zero=0.0)
+    assert np.flatnonzero(wrong).tolist() == [7] and not report.logarithms
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_columns_enter_by_their_logarithms_where_that_is_the_law(side) -> None:
+    """Sizes over four orders of magnitude, whose ratios matter: also for rows beyond all that were seen."""
+    rng = np.random.default_rng(0)
+    group, size = np.repeat(np.arange(20), 6), np.exp(1.5 * rng.normal(size=120))
+    y = np.log(size) + 0.3 * rng.normal(size=20)[group] + 0.1 * rng.normal(size=120)
+    x = torch.tensor(side * (size - size.mean()) / size.std())[:, None]
+    found = choose(x, torch.tensor(y / y.std()), group, (), np.random.default_rng(0))
+    assert found.features.sizes.warped == 1
+    assert found.features.shared(torch.tensor([[-1e6], [1e6]], dtype=torch.float64)).isfinite().all()
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=6, max_size=20, unique=True), st.sampled_from([-2.0, 0.0]))
+def test_all_outputs_lie_on_one_side_of_every_edge(values, zero) -> None:
+    y = torch.tensor(values, dtype=torch.float64)
+    if float(y.max() - y.min()) < 1e-6:
+        return
+    for edge in edges(y, zero):
+        units = edged(y, edge)
+        assert (units.distance(y) > 0).all() and torch.isfinite(units.log_slope(y)).all()
+        assert_close(units.restore(units.standardise(y)), y, rtol=1e-6, atol=1e-6 * float(y.abs().max()))
+        assert (torch.diff(units.standardise(y.sort().values)) >= 0).all()
+
+
+def test_files_from_before_logarithms_are_read(learned) -> None:
+    state = learned[0].model.state_dict()
+    assert not any("warped" in name or "edge" in name for name in state)
+    like(state).load_state_dict(state)

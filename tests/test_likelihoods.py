@@ -11,21 +11,50 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import oracles
-from cases import LIKELIHOODS, outputs
+from cases import LIKELIHOODS, Case, outputs
 from metavib import likelihoods as lk
 from metavib.marginals import Normal, Point, Samples
 from metavib.random import seeded
 
 means = st.floats(-2.5, 2.5).map(lambda x: round(x, 4))
 variances = st.floats(0.0, 1.5).map(lambda x: round(x, 4))
+LIKELIHOODS = [
+    *LIKELIHOODS,
+    Case("below an edge", lk.LogNormal, lambda: lk.LogNormal(0.3, edge=(6.0, 1.6, -0.2, 80.0))),
+]
 real = [c for c in LIKELIHOODS if issubclass(c.cls, lk.RealLikelihood)]
 scalar = [c for c in LIKELIHOODS if c.cls is not lk.Softmax]
+
+
+class Mirrored:
+    """The distribution of -Y, with the questions that tests ask of SciPy's."""
+
+    def __init__(self, of) -> None:
+        self.of, self.dist = of, of.dist
+
+    def logpdf(self, y):
+        return self.of.logpdf(-y)
+
+    def cdf(self, y):
+        return self.of.sf(-y)
+
+    def mean(self):
+        return -self.of.mean()
+
+    def var(self):
+        return self.of.var()
 
 
 def frozen(likelihood: lk.Likelihood, f: np.ndarray | float):
     """p(y | f) as SciPy has it."""
     if isinstance(likelihood, lk.Gaussian):
         return stats.norm(f, np.sqrt(likelihood.noise().item()))
+    if isinstance(likelihood, lk.LogNormal):
+        edge, centre, spread, _ = (v.item() for v in likelihood.units)
+        shape = abs(spread) * np.sqrt(likelihood.noise().item())
+        if spread > 0:
+            return stats.lognorm(shape, edge, np.exp(centre + spread * f))
+        return Mirrored(stats.lognorm(shape, -edge, np.exp(centre + spread * f)))
     if isinstance(likelihood, lk.StudentT):
         return stats.t(likelihood.df, f, np.sqrt(likelihood.scale().item()))
     if isinstance(likelihood, lk.Poisson):
@@ -104,7 +133,7 @@ def test_student_t_cdf_for_any_degrees_of_freedom(df) -> None:
     np.testing.assert_allclose(found.detach().numpy(), stats.t(df, 0, scale).cdf(y), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("case", [c for c in LIKELIHOODS if c.cls in (lk.Gaussian, lk.Poisson)])
+@pytest.mark.parametrize("case", [c for c in LIKELIHOODS if c.cls in (lk.Gaussian, lk.LogNormal, lk.Poisson)])
 @given(mean=means, var=variances.filter(lambda v: v <= 0.8), seed=st.integers(0, 999))
 def test_closed_forms_equal_the_general_path(case, mean, var, seed) -> None:
     """What a likelihood overrides equals what its base class computes by nodes."""
@@ -151,6 +180,36 @@ def test_a_normal_without_variance_is_a_point(case, generator) -> None:
     q = Normal(f, torch.zeros(3, 1, dtype=torch.float64))
     assert_close(p.expected_log_prob(q, y, generator), p.log_prob(f, y))
     assert_close(p.log_predictive(q, y, generator), p.log_prob(f, y))
+
+
+# Log-normal ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+@pytest.mark.parametrize(
+    ("mean", "var", "furthest"), [(0.3, 0.4, 5.0), (0.3, 0.4, -0.5), (0.0, 2.0, 1.0), (2.0, 0.0, 1.0)]
+)
+def test_log_normal_means_bound_how_far_outputs_are_from_their_edge(side, mean, var, furthest) -> None:
+    """None beyond two deviations counts as further than twice the furthest seen: integration of min(D, bound)."""
+    p = lk.LogNormal(0.3, edge=(1.5, 0.2, side * 0.7, furthest)).double()
+    z, w = np.polynomial.legendre.leggauss(4000)
+    z, w = 10 * z, 10 * w * stats.norm.pdf(10 * z)
+    m, s = 0.2 + 0.7 * side * mean, 0.7 * np.sqrt(var + p.noise().item())
+    y = 1.5 + side * np.exp(np.minimum(m + s * z, max(np.log(2) + furthest, m + 2 * s)))
+    centre = np.sum(w * y)
+    found = p.predict(normal(mean, var))
+    assert_close(found[0].item(), centre, rtol=1e-4, atol=1e-4)
+    assert_close(found[1].item(), np.sum(w * (y - centre) ** 2), rtol=1e-3, atol=1e-3)
+
+
+def test_log_normal_outputs_beyond_their_edge_have_no_density() -> None:
+    p, q = lk.LogNormal(0.5, edge=(0.0, 0.0, 1.0, 9.0)).double(), normal(0.2, 0.3)
+    y = torch.tensor([-1.0, 0.0, 1e-9, 2.0], dtype=torch.float64)
+    assert p.log_predictive(q, y).isinf().tolist() == [True, True, False, False]
+    assert p.predictive_cdf(q, y)[:2].tolist() == [0.0, 0.0]
+    assert p.targets(y).isfinite().all()  # a row that should not be there is far away, and no error
+    for level in (0.05, 0.5, 0.9):
+        assert_close(p.predictive_cdf(q, p.predictive_quantile(q, level)).item(), level)
 
 
 # Softmax ------------------------------------------------------------------------------------------------------------

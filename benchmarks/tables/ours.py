@@ -1,10 +1,12 @@
 """metavib's estimators with their defaults, as methods of the benchmark."""
 
 import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from benchmarks.tables.protocol import Columns, Gauss, Rows, Trial
+from benchmarks.tables.protocol import Columns, Density, Rows, Trial
 
 
 class Regressor:
@@ -19,7 +21,7 @@ class Regressor:
             self.model = FewShotRegressor(random_state=0).fit(self.columns(rows.x), rows.y, tasks=rows.group)
         return self
 
-    def predict(self, trials: list[Trial]) -> list[Gauss]:
+    def predict(self, trials: list[Trial]) -> list[Density]:
         """All groups in one call; one without known rows is predicted as a task that is not known."""
         known = [i for i, t in enumerate(trials) for _ in range(len(t.y))]
         asked = [i for i, t in enumerate(trials) for _ in range(len(t.query))]
@@ -28,9 +30,28 @@ class Regressor:
             x, y = np.concatenate([self.columns(t.x) for t in trials]), np.concatenate([t.y for t in trials])
             model, tasks = model.adapt(x, y, tasks=known), asked
         rows = np.concatenate([self.columns(t.query) for t in trials])
-        mean, sd = model.predict(rows, return_std=True, tasks=tasks)
-        ends = np.cumsum([len(t.query) for t in trials])[:-1]
-        return [Gauss(m, s) for m, s in zip(np.split(mean, ends), np.split(sd, ends), strict=True)]
+        found, ends = model.predict_distribution(rows, tasks), np.cumsum([len(t.query) for t in trials])
+        return [Part(found, slice(end - len(t.query), end)) for t, end in zip(trials, ends, strict=True)]
+
+
+class Part(NamedTuple):
+    """Some rows of a prediction of all."""
+
+    whole: Any
+    rows: slice
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.whole.mean[self.rows].numpy()
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        every = self.whole.mean.clone()
+        every[self.rows] = torch.as_tensor(y)
+        return self.whole.log_density(every)[self.rows].numpy()
+
+    def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        low, high = (end[self.rows].numpy() for end in self.whole.interval(level))
+        return low, high
 
 
 class Classifier:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from metavib.likelihoods import Gaussian, Poisson, RealLikelihood
+from metavib.likelihoods import Gaussian, LogNormal, Poisson, RealLikelihood
 from metavib.marginals import Marginals, Normal
 from metavib.tasks.scaling import Outputs, as_they_are
 
@@ -62,12 +62,11 @@ class RealPrediction:
         return Interval(self.quantile((1 - level) / 2), self.quantile((1 + level) / 2))
 
     def quantile(self, p: float) -> Float[Tensor, " v"]:
-        r"""The smallest y with $P(Y \le y) \ge p$: in closed form for Gaussians, else by bisection of eq. 21."""
+        r"""The smallest y with $P(Y \le y) \ge p$: in closed form where there is one, else by bisection of eq. 21."""
         if not 0 < p < 1:
             raise ValueError(f"a quantile is of a probability between 0 and 1; got {p}.")
-        if isinstance(self.likelihood, Gaussian) and isinstance(self.q, Normal):
-            # mu + sqrt(v + sigma^2) Phi^-1(p)
-            return self.mean + self.variance.sqrt() * torch.special.ndtri(torch.as_tensor(p, dtype=torch.float64))
+        if isinstance(self.likelihood, Gaussian | LogNormal) and isinstance(self.q, Normal):
+            return self.units.restore(self.likelihood.predictive_quantile(self.q, p))
         low, high = self._bracket(p)
         for _ in range(BISECTIONS):  # P(Y <= low) < p <= P(Y <= high) throughout
             middle = low + (high - low) / 2

@@ -12,11 +12,14 @@ evidence of the groups sets:
 * for h_i one line more, $u_i (a_0 + a^\top x)$ with one $u_i \sim N(0, 1)$ for the group: it makes level and slopes
   of a group depend on each other, as the full covariance of random effects does in a mixed model.
 
-A column has one length scale, which its curve and the joint process share, in g and in h_i: its relevance. The Matern
+A column may enter by the logarithm of its distance from an edge (`metavib.tasks.scaling.Edge`) instead of itself:
+sizes, doses and prices matter by their ratios. Which columns do is for the evidence to say (`metavib.groups.learning`).
+It has one length scale, which its curve and the joint process share, in g and in h_i: its relevance. The Matern
 processes become explicit by Nystrom's method: $k(x, U) L^{-\top}$ with $L L^\top = k(U, U)$ for some inputs U. That is
 the process itself wherever the rows are among U, and its projection elsewhere.
 """
 
+from collections.abc import Mapping, Sequence
 from math import log
 from typing import NamedTuple
 
@@ -25,11 +28,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from metavib.tasks.scaling import Edge, edged
+
 KNOTS = 12  # inputs U of a curve
 CURVES = 24  # columns with a curve, at most: those that go most with the output
 POINTS = 50  # inputs U of the joint process
 VALUES = 5  # a column of no more values than these is a line, without a curve
 CONSTANT = 2.0  # standard deviation of the shared constant, of outputs of variance 1: all but flat
+SKEWED = 1.0  # skewness from which on a column is tried by its logarithm
+NEAR = 0.2  # distance of an edge from the outermost number, over that number's distance from the nearer quartile
+BOUND = 4.0  # deviations of a logarithm from its mean: closer to an edge no row counts, nor further from it
 NUGGET = 1e-6  # share of white noise in the Matern processes, which keeps k(U, U) regular where two of U are close
 LENGTHS = (log(0.1), log(10.0))  # of inputs of variance 1
 
@@ -60,6 +68,32 @@ def layout(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> Layout:
     return Layout(curved, varying.tolist())
 
 
+def skewed(x: Float[Tensor, "rows d"], columns: Sequence[int]) -> dict[int, Edge]:
+    """Those of some columns that are skewed, with an edge for each just beyond where it begins.
+
+    Example:
+        >>> sizes = torch.linspace(-2, 2, 101).exp()
+        >>> found = skewed(torch.stack([sizes, sizes.log()], 1), [0, 1])
+        >>> {column: round(float(edge.edge), 2) for column, edge in found.items()}
+        {0: 0.09}
+    """
+    found = {}
+    for j in columns:
+        z = (x[:, j] - x[:, j].mean()) / x[:, j].std().clamp(min=1e-9)
+        skewness = float((z**3).mean())
+        if abs(skewness) > SKEWED:
+            found[j] = edged(x[:, j], beyond(x[:, j], 1 if skewness > 0 else -1))
+    return found
+
+
+def beyond(y: Float[Tensor, " rows"], side: int) -> float:
+    """An edge just below all numbers (`side` 1) or just above them (-1)."""
+    v = side * y
+    low = float(v.min())
+    gaps = [float(torch.quantile(v, p)) - low for p in (0.25, 0.5, 0.75)] + [float(v.mean()) - low]
+    return side * (low - NEAR * next((gap for gap in gaps if gap > 0), 1.0))
+
+
 class Sizes(NamedTuple):
     """Lengths of all that a `Features` holds, which is enough to make one of the same shape."""
 
@@ -69,6 +103,7 @@ class Sizes(NamedTuple):
     own_curved: int
     points: int
     own_points: int
+    warped: int = 0
 
 
 class Features(nn.Module):
@@ -96,6 +131,8 @@ class Features(nn.Module):
     own_knots: Tensor
     points: Tensor
     own_points: Tensor
+    warped: Tensor
+    edges: Tensor
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -109,8 +146,10 @@ class Features(nn.Module):
             "points": (sizes.points, sizes.columns),
             "own_points": (sizes.own_points, sizes.varying),
         }
+        if sizes.warped:  # which columns enter by a logarithm, and their edges
+            shapes |= {"warped": (sizes.warped,), "edges": (len(Edge._fields), sizes.warped)}
         for name, shape in shapes.items():
-            index = name in ("curved", "varying", "own_curved")
+            index = name in ("curved", "varying", "own_curved", "warped")
             self.register_buffer(name, torch.zeros(shape, dtype=torch.int64 if index else torch.float64))
 
         def start(size: int, value: float) -> nn.Parameter:
@@ -142,8 +181,13 @@ class Features(nn.Module):
         squares += [(ratio / 0.5).square().sum() for ratio in (self.joint_length, self.own_length)]
         return -0.5 * torch.stack(squares).sum()
 
+    def columns(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
+        """The columns as they enter: themselves, or their logarithms."""
+        return warp(x, self.warped, self.edges) if self.sizes.warped else x
+
     def shared(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n M"]:
         r"""$\phi(x)$."""
+        x = self.columns(x)
         found = [torch.full_like(x[..., :1], CONSTANT), x * _sd(self.lines)]
         length = self.length.clamp(*LENGTHS)
         if self.sizes.curved:
@@ -156,6 +200,7 @@ class Features(nn.Module):
 
     def own(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n M"]:
         r"""$\psi(x)$."""
+        x = self.columns(x)
         inner = x[..., self.varying]
         line = self.slope[0] + inner @ self.slope[1:]
         found = [_sd(self.own_constant).expand(*x.shape[:-1], 1), inner * _sd(self.own_lines), line.unsqueeze(-1)]
@@ -169,22 +214,41 @@ class Features(nn.Module):
         return torch.cat(found, -1)
 
 
-def spread_over(x: Float[Tensor, "rows d"], columns: Layout, random: np.random.Generator) -> Features:
-    """Features whose inputs U are spread over the rows of a table, with the parameters that all start from."""
+def warp(x: Float[Tensor, "*b n d"], columns: Tensor, edges: Float[Tensor, "4 k"]) -> Float[Tensor, "*b n d"]:
+    """Rows with some columns replaced by the logarithms of their distances from edges."""
+    return x.index_copy(-1, columns, Edge(*edges).standardise(x[..., columns]).clamp(-BOUND, BOUND))
+
+
+def spread_over(
+    x: Float[Tensor, "rows d"], columns: Layout, random: np.random.Generator, edges: Mapping[int, Edge] | None = None
+) -> Features:
+    """Features whose inputs U are spread over the rows of a table, with the parameters that all start from.
+
+    Args:
+        x: the rows.
+        columns: what is known of them.
+        random: decides which rows are among U.
+        edges: columns that enter by a logarithm.
+    """
     curved, varying = columns
+    edges = edges or {}
+    warped = torch.tensor(list(edges), dtype=torch.int64)
+    stacked = torch.stack([torch.stack(list(edge)) for edge in edges.values()], 1) if edges else x.new_zeros(4, 0)
+    x = warp(x, warped, stacked) if edges else x
     knots = {j: _knots(x[:, j]) for j in curved}
     own = [j for j in curved if j in varying]
     none = x.new_zeros(0, KNOTS)
     # With one column the joint process would be its curve once more.
     points = _centres(x, random) if x.shape[1] > 1 else x[:0]
     own_points = _centres(x[:, varying], random) if len(varying) > 1 else x[:0, varying]
-    sizes = Sizes(x.shape[1], len(curved), len(varying), len(own), len(points), len(own_points))
+    sizes = Sizes(x.shape[1], len(curved), len(varying), len(own), len(points), len(own_points), len(edges))
     features = Features(sizes)
     with torch.no_grad():
         for name, values in (
             ("curved", torch.tensor(curved, dtype=torch.int64)),
             ("varying", torch.tensor(varying, dtype=torch.int64)),
             ("own_curved", torch.tensor(own, dtype=torch.int64)),
+            *((("warped", warped), ("edges", stacked)) if edges else ()),
             ("knots", torch.stack([knots[j] for j in curved]) if curved else none),
             ("own_knots", torch.stack([knots[j] for j in own]) if own else none),
             ("points", points),

@@ -1,23 +1,21 @@
 r"""How the prior of new groups is learned: the evidence of the groups sets the kernels, the groups set the covariance.
 
 1. The parameters $\theta$ of the features, and the noise, maximise the evidence of the groups (times a weak prior), by
-   L-BFGS: `fit_features`. With few groups that is all that can be known.
+   L-BFGS: `fit_features`. With few groups that is all that can be known. The evidence also says whether skewed columns
+   enter by their logarithms, and whether outputs do: with $z = t(y)$ it is $\log p(z) + \sum_j \log t'(y_j)$, a density
+   of the outputs in every case, so that the largest is the best: `choose`.
 2. The covariance $\Sigma$ of a group's own weights, which the kernels say is I, has an inverse Wishart prior around
    that: $\Sigma \mid v_{1..G}$ has the mode $(c\,q\,I + \sum_i E[v_i v_i^\top]) / (c\,q + G)$. Many groups end at the
    covariance they have, whatever the kernels said; c, how much the kernels count, is the one under which groups held
    out have the highest density: `refine`.
 3. Groups held out say how wide the prior is in truth, and how good its predictions are (`metavib.groups.report`).
 
-Rows may have weights, as in weighted least squares: a row of weight w has the noise variance $\sigma^2 / w$. So
-features, outputs and residuals are multiplied by $\sqrt w$ wherever blocks of rows are made, and the noise is
-$\sigma^2$ again. (To count such a row as w rows instead, that agree to the last digit, would be to say that there is no
-noise.)
-
 What it costs is bounded: parameters are learned from some rows of some groups, and sums over groups are made block by
 block, so that memory does not grow with the number of groups.
 """
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from math import inf, log
 from typing import NamedTuple
 
@@ -28,13 +26,16 @@ from torch import Tensor
 
 from metavib import linalg
 from metavib.groups.evidence import Group, Said, Shared, log_evidence, said, shared
-from metavib.groups.features import Features, layout, spread_over
-from metavib.groups.prior import hierarchical, widened
+from metavib.groups.features import NEAR, VALUES, Features, beyond, layout, skewed, spread_over
+from metavib.groups.prior import hierarchical, logarithms, widened
 from metavib.groups.report import Held, Report, report, scale
 from metavib.groups.rows import Block, blocks, members
 from metavib.model import Model
+from metavib.tasks.scaling import Edge, edged
 
 ITERATIONS = 40  # of L-BFGS
+FIRST, FIRST_ROWS = 15, 300  # iterations and rows that the best of several ways is chosen by
+CONVINCING = 3.0  # nats of evidence for logarithms in the place of columns or outputs themselves
 EVIDENCE_ROWS, EVIDENCE_EACH = 1000, 40  # rows of all groups, and of each, that set the kernels' parameters
 REFINE_ROWS, REFINE_EACH = 15_000, 60  # those that set the covariance
 SHARED_ROWS, SHARED_EACH = 100_000, 500  # those that set the shared function
@@ -62,7 +63,7 @@ def learn(
     group: np.ndarray,
     *,
     seed: int,
-    weight: Float[Tensor, " rows"] | None = None,
+    edges: Sequence[float] = (),
 ) -> Learned:
     """Learns the prior of a new group from the rows of many.
 
@@ -71,7 +72,7 @@ def learn(
         y: outputs of mean 0 and variance 1.
         group: the group of each row, numbered from 0.
         seed: of samples and folds.
-        weight: by which the noise variance of each row is divided, above zero; one where None.
+        edges: places that outputs may be log-normal from, all of which lie on one side of each (`edges`).
 
     Example:
         Groups that are lines of their own, around a line that all share.
@@ -84,12 +85,11 @@ def learn(
         True
     """
     random = np.random.default_rng(seed)
-    sets, weight = members(group), torch.ones_like(y) if weight is None else weight
-    features = spread_over(x, layout(x.numpy(), y.numpy(), group), random)
-    some = sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random)
-    noise = fit_features(features, x, y, some, _within(y, group), weight=weight)
+    sets = members(group)
+    features, noise, edge, _ = choose(x, y, group, edges, random)
+    z = y if edge is None else edge.standardise(y)
     fold = random.permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
-    learned = refine(features, x, y, sets, noise, random, weight=weight)
+    learned = refine(features, x, z, sets, noise, random, edge=edge)
     held = []
     for k in range(folds(len(sets))):
         rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
@@ -98,11 +98,13 @@ def learn(
             its = Features(features.sizes)
             its.load_state_dict(features.state_dict())
             chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
-            noise_k = fit_features(its, x, y, chosen, noise, weight=weight, iterations=ITERATIONS // 3)
-        model = refine(its, x, y, rest, noise_k, random, weight=weight, strength=learned.strength).model
+            noise_k = fit_features(its, x, z, chosen, noise, iterations=ITERATIONS // 3).noise
+        model = refine(its, x, z, rest, noise_k, random, strength=learned.strength, edge=edge).model
         held.append(Held(model, [rows for rows, f in zip(sets, fold, strict=True) if f == k]))
-    wider = scale(held, x, y, weight)
-    return Learned(widened(learned.model, wider), report(held, x, y, weight, wider, random))
+    wider = scale(held, x, y)
+    held = [Held(widened(model, wider), groups) for model, groups in held]
+    found = report(held, x, y, random)._replace(logarithms=logarithms(learned.model))
+    return Learned(widened(learned.model, wider), found)
 
 
 def folds(groups: int) -> int:
@@ -129,7 +131,94 @@ def _within(y: Tensor, group: np.ndarray) -> float:
     return max(0.3 * float(np.sum((values - means[group]) ** 2)) / max(len(values) - len(counts), 1), 1e-3)
 
 
+# Columns and outputs: themselves, or their logarithms
+
+
+class Chosen(NamedTuple):
+    """Features, the noise variance, the edge of the outputs where these are log-normal, and the evidence for it all."""
+
+    features: Features
+    noise: float
+    edge: Edge | None
+    evidence: float
+
+
+def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
+    """Edges that outputs may have: zero, where none is below it, or one just beyond all; and one further away.
+
+    Where some outputs are zero themselves, as counts are, the edge lies as far below zero as the smallest other one
+    lies above it, which is the logarithm of 1 + y for counts. The one further away, by the distance of the median,
+    makes less of small outputs. Outputs that are skewed to the left have edges above them.
+
+    Args:
+        y: outputs.
+        zero: where the zero of their own units lies.
+
+    Example:
+        >>> edges(torch.tensor([0.0, 1, 1, 2, 3, 5, 7]), 0.0), edges(torch.tensor([1.0, 1, 2, 2]), 0.0)
+        ([-4.0, -1.0], [])
+    """
+    if len(torch.unique(y)) <= VALUES:
+        return []
+    lowest = float(y.min())
+    if lowest > zero:
+        low = zero
+    elif lowest == zero:
+        above = y[y > zero] - zero
+        low = zero - max(float(above.min()), NEAR * float(above.median()))
+    else:
+        low = beyond(y, 1)
+    if float(((y - y.mean()) ** 3).sum()) < 0:
+        low = beyond(y, -1)
+    return [low - (float(y.median()) - low), low]
+
+
+def choose(x: Tensor, y: Tensor, group: np.ndarray, edges: Sequence[float], random: np.random.Generator) -> Chosen:
+    """The features that the evidence of the groups is for, with columns and outputs as they are or by logarithms.
+
+    Each way is followed for a few steps, and the best of them to its end. What is simpler is given up only for
+    `CONVINCING` more.
+
+    Args:
+        x: rows `(rows, d)`.
+        y: their outputs `(rows,)`.
+        group: the group of each row.
+        edges: places that outputs may be log-normal from.
+        random: decides on samples.
+    """
+    columns, sets = layout(x.numpy(), y.numpy(), group), members(group)
+    uneven, start = skewed(x, columns.curved), _within(y, group)
+    of_columns = [spread_over(x, columns, random)]
+    of_columns += [spread_over(x, columns, random, uneven)] if uneven else []
+    of_outputs = [None, *(edged(y, edge) for edge in edges)]
+    ways = [Chosen(features, start, edge, -inf) for edge in of_outputs for features in of_columns]
+    best, iterations = ways[0], ITERATIONS
+    if len(ways) > 1:
+        some = sample(sets, FIRST_ROWS, EVIDENCE_EACH, random)
+        ways = [follow(way, x, y, some, FIRST) for way in ways]
+        most = max(way.evidence for way in ways)
+        best = next(way for way in ways if way.evidence >= most - CONVINCING)  # they are in order of simplicity
+        iterations = ITERATIONS - FIRST
+    return follow(best, x, y, sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random), iterations)
+
+
+def follow(way: Chosen, x: Tensor, y: Tensor, sets: Sequence[np.ndarray], iterations: int) -> Chosen:
+    """A way after some more iterations, with the evidence for it: that of what outputs become, and their slopes."""
+    features, rows = deepcopy(way.features), torch.as_tensor(np.concatenate(sets))
+    z = y if way.edge is None else way.edge.standardise(y)
+    noise, evidence = fit_features(features, x, z, sets, way.noise, iterations=iterations)
+    slopes = 0.0 if way.edge is None else float(way.edge.log_slope(y[rows]).sum())
+    return Chosen(features, noise, way.edge, evidence + slopes)
+
+
 # The kernels
+
+
+class Fit(NamedTuple):
+    """The noise variance, and the logarithm of the evidence times the prior."""
+
+    noise: float
+    evidence: float
 
 
 def fit_features(
@@ -139,10 +228,9 @@ def fit_features(
     sets: Sequence[np.ndarray],
     noise: float,
     *,
-    weight: Tensor | None = None,
     iterations: int = ITERATIONS,
-) -> float:
-    """Moves the features' parameters, in place, to where the evidence of the groups is highest; returns the noise.
+) -> Fit:
+    """Moves the features' parameters, in place, to where the evidence of the groups is highest.
 
     Args:
         features: start and result.
@@ -150,27 +238,25 @@ def fit_features(
         y: their outputs `(rows,)`, of mean 0 and variance 1.
         sets: the rows of each group.
         noise: variance to start at.
-        weight: by which the noise variance of each row is divided; one where None.
         iterations: of L-BFGS, at most.
     """
     from scipy.optimize import minimize
 
     log_noise = torch.tensor([log(noise)], dtype=x.dtype, requires_grad=True)
     parameters = [*features.requires_grad_().parameters(), log_noise]
-    root = torch.ones_like(y) if weight is None else weight.sqrt()
-    taken = [(b.take(x), b.take(root * y), b.take(root)) for b in blocks(sets)]
+    taken = [(b.take(x), b.take(y), b.mask) for b in blocks(sets)]
     rows = sum(len(s) for s in sets)
 
     def negative(theta: np.ndarray) -> tuple[float, np.ndarray]:
         _set(parameters, theta)
         groups = [
             Group(
-                features.shared(xs) * r.unsqueeze(-1),
-                features.own(xs) * r.unsqueeze(-1),
+                features.shared(xs) * mask.unsqueeze(-1),
+                features.own(xs) * mask.unsqueeze(-1),
                 ys,
-                torch.where(r > 0, log_noise.exp() + NOISE, 1.0),
+                torch.where(mask > 0, log_noise.exp() + NOISE, 1.0),
             )
-            for xs, ys, r in taken
+            for xs, ys, mask in taken
         ]
         prior = features.log_prior() - 0.5 * ((log_noise - log(0.1)) / 3).square().sum()
         value = -(log_evidence(groups, rows) + prior)
@@ -182,7 +268,7 @@ def fit_features(
     found = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
     _set(parameters, found.x)
     features.requires_grad_(False)
-    return float(log_noise.detach().exp() + NOISE)
+    return Fit(float(log_noise.detach().exp() + NOISE), -float(found.fun))
 
 
 def _set(parameters: Sequence[Tensor], values: np.ndarray) -> None:
@@ -205,10 +291,7 @@ class Spread(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    r"""Groups of a block, less the shared function: features $\psi$ and residuals r, and which rows are real.
-
-    Both are multiplied by the square root of the row's weight.
-    """
+    r"""Groups of a block, less the shared function: features $\psi$, residuals r, and which rows are real."""
 
     psi: Float[Tensor, "b n q"]
     r: Float[Tensor, "b n"]
@@ -231,8 +314,8 @@ def refine(
     noise: float,
     random: np.random.Generator,
     *,
-    weight: Tensor | None = None,
     strength: float | None = None,
+    edge: Edge | None = None,
 ) -> Refined:
     """The model of a new group: the covariance of groups, and the posterior of w.
 
@@ -243,27 +326,26 @@ def refine(
         sets: the rows of each group.
         noise: variance to start at.
         random: decides on samples.
-        weight: by which the noise variance of each row is divided; one where None.
         strength: c, where it is known; chosen by groups held out where None.
+        edge: of the outputs, where y are logarithms of their distances from it.
     """
     some = sample(sets, REFINE_ROWS, REFINE_EACH, random)
     sampled = x[torch.as_tensor(np.concatenate(some)[:4000])]
     basis = _directions(features.own(sampled))
     spread = Spread(torch.eye(basis.shape[1], dtype=x.dtype), noise)
     parts = list(blocks(some))
-    root = torch.ones_like(y) if weight is None else weight.sqrt()
 
     def posterior(spread: Spread, of: Iterable[Block] | None = None) -> Shared:
-        own = basis @ linalg.cholesky(spread.sigma, what="Sigma")
+        psi_root = basis @ linalg.cholesky(spread.sigma, what="Sigma")
         of = blocks(sample(sets, SHARED_ROWS, SHARED_EACH, random)) if of is None else of
-        return shared(_sum(said(_group(b, features, own, x, y, root, spread.noise)) for b in of))
+        return shared(_sum(said(_group(b, features, psi_root, x, y, spread.noise)) for b in of))
 
     def residuals(w: Tensor) -> list[Residuals]:
         found = []
         for b in parts:
-            xs, r = b.take(x), b.take(root)
-            psi = (features.own(xs) @ basis) * r.unsqueeze(-1)
-            found.append(Residuals(psi, (b.take(y) - features.shared(xs) @ w) * r, b.mask))
+            xs, mask = b.take(x), b.mask
+            psi = (features.own(xs) @ basis) * mask.unsqueeze(-1)
+            found.append(Residuals(psi, (b.take(y) - features.shared(xs) @ w) * mask, mask))
         return found
 
     if strength is None:
@@ -272,8 +354,8 @@ def refine(
         for _ in range(2):
             spread = steps(spread, residuals(posterior(spread, parts).w), strength)
     w = posterior(spread)
-    own = basis @ linalg.cholesky(spread.sigma, what="Sigma")
-    return Refined(hierarchical(features, w, own, spread.noise, sampled), strength)
+    root = basis @ linalg.cholesky(spread.sigma, what="Sigma")
+    return Refined(hierarchical(features, w, root, spread.noise, sampled, edge), strength)
 
 
 def steps(spread: Spread, data: Sequence[Residuals], strength: float) -> Spread:
@@ -324,10 +406,10 @@ def _strength(spread: Spread, data: Sequence[Residuals]) -> float:
     return max(STRENGTHS, key=score)
 
 
-def _group(b: Block, features: Features, own: Tensor, x: Tensor, y: Tensor, root: Tensor, noise: float) -> Group:
-    xs, r = b.take(x), b.take(root).unsqueeze(-1)
+def _group(b: Block, features: Features, root: Tensor, x: Tensor, y: Tensor, noise: float) -> Group:
+    xs, mask = b.take(x), b.mask.unsqueeze(-1)
     s = torch.where(b.mask > 0, noise, 1.0)
-    return Group(features.shared(xs) * r, (features.own(xs) @ own) * r, b.take(root * y), s)
+    return Group(features.shared(xs) * mask, (features.own(xs) @ root) * mask, b.take(y), s)
 
 
 def _directions(psi: Tensor) -> Tensor:

@@ -18,9 +18,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from metavib import linalg
-from metavib.groups.learning import Learned, learn
+from metavib.groups.learning import Learned, edges, learn
 from metavib.groups.rows import blocks, members
-from metavib.likelihoods import Gaussian
+from metavib.likelihoods import Gaussian, LogNormal, RealLikelihood
+from metavib.marginals import Marginals
 from metavib.model import Model
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
@@ -33,13 +34,7 @@ PASSES = 3  # trainings, of which each finds what the one before was misled by
 
 
 @torch.no_grad()
-def outliers(
-    model: Model,
-    x: Float[Tensor, "rows d"],
-    y: Float[Tensor, " rows"],
-    group: np.ndarray,
-    weight: Float[Tensor, " rows"] | None = None,
-) -> np.ndarray:
+def outliers(model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray) -> np.ndarray:
     """Which rows cannot be right, as a mask.
 
     Args:
@@ -47,21 +42,18 @@ def outliers(
         x: standardised columns, in float64.
         y: standardised outputs.
         group: the group of each row, numbered from 0.
-        weight: by which the noise variance of each row is divided; one where None.
     """
-    weight = torch.ones_like(y) if weight is None else weight
     prior, likelihood = model.prior, model.likelihood
-    assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian)
+    assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | LogNormal)
     wrong, noise = np.zeros(len(y), dtype=bool), likelihood.noise()
     for block in blocks(_parts(members(group))):
         real = block.mask > 0
         phi = prior.features_of(Points(block.take(x), real))
         z = prior.kernel.embed(phi) * block.mask.unsqueeze(-1)
-        r = (block.take(y) - phi[..., -1]) * block.mask
-        own = noise / block.take(weight)  # infinite for padding, which is never looked at
+        r = (likelihood.targets(block.take(y)).squeeze(-1) - phi[..., -1]) * block.mask
         aside = torch.zeros_like(real)
         for _ in range(real.shape[-1]):
-            s = torch.where(real & ~aside, own, noise * ASIDE)
+            s = torch.where(real & ~aside, noise, noise * ASIDE)
             inverse = torch.cholesky_inverse(linalg.cholesky(z @ z.mT + torch.diag_embed(s), what="Z Z^T + S"))
             u = (inverse @ r.unsqueeze(-1)).squeeze(-1) / inverse.diagonal(dim1=-2, dim2=-1).sqrt()
             u = u.abs().masked_fill(aside | ~real, 0.0)
@@ -73,15 +65,32 @@ def outliers(
     return wrong
 
 
+def beyond_reach(q: Marginals, y: Float[Tensor, " v"], likelihood: RealLikelihood) -> Tensor:
+    """Which outputs lie further than `FAR` from what is predicted of them, as a mask.
+
+    Args:
+        q: of a group's function, at the rows.
+        y: standardised outputs.
+        likelihood: of the model.
+    """
+    assert isinstance(likelihood, Gaussian | LogNormal)
+    off = (likelihood.targets(y) - q.mean).squeeze(-1)
+    return off.abs() > FAR * (q.var.squeeze(-1) + likelihood.noise()).sqrt()
+
+
 def learn_from_right_rows(
-    x: Float[Tensor, "rows d"],
-    y: Float[Tensor, " rows"],
-    group: np.ndarray,
-    *,
-    seed: int,
-    weight: Float[Tensor, " rows"] | None = None,
+    x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, seed: int, zero: float
 ) -> tuple[Learned, np.ndarray]:
     """Learns the prior of a new group as `metavib.groups.learn` does, and again without rows that cannot be right.
+
+    Outputs may have an edge: zero, where none is below it, or one just beyond all of them (`edges`).
+
+    Args:
+        x: standardised columns, in float64.
+        y: standardised outputs.
+        group: the group of each row, numbered from 0.
+        seed: of samples and folds.
+        zero: where the zero of the table's own units lies among the standardised outputs.
 
     Returns what was learned, and the rows that were left out, as a mask.
 
@@ -90,21 +99,20 @@ def learn_from_right_rows(
         >>> group, x = np.repeat(np.arange(30), 6), torch.tensor(random.normal(size=(180, 1)))
         >>> y = torch.tensor(random.normal(size=30)[group] + 0.1 * random.normal(size=180))
         >>> y[7] = 50.0
-        >>> np.flatnonzero(learn_from_right_rows(x, y / y.std(), group, seed=0)[1])
+        >>> np.flatnonzero(learn_from_right_rows(x, y / y.std(), group, seed=0, zero=0.0)[1])
         array([7])
     """
-    # A first training does not see how far off the furthest rows are: a kernel would bend towards one wrong row, or
-    # take all rows for as noisy, and that row for right.
-    near, without = torch.as_tensor(within_reach(y.numpy())), np.zeros(len(y), dtype=bool)
-    weight = torch.ones_like(y) if weight is None else weight
-    learned = learn(x, near, group, seed=seed, weight=weight)
-    for passed in range(1, PASSES):
-        wrong = outliers(learned.model, x, y, group, weight)
-        if (wrong == without).all() and (passed > 1 or torch.equal(near, y)):
-            break
+    # A first training does not see the rows furthest from all others: a kernel would bend towards one wrong row, or
+    # take all rows for as noisy, and that row for right. What it learns then says whether they are wrong.
+    values = y.numpy()
+    wrong = within_reach(values) != values
+    for _ in range(PASSES):
         without, kept = wrong, torch.as_tensor(np.flatnonzero(~wrong))
-        left = np.unique(group[~wrong], return_inverse=True)[1]
-        learned = learn(x[kept], y[kept], left, seed=seed, weight=weight[kept])
+        number = np.unique(group[~wrong], return_inverse=True)[1]
+        learned = learn(x[kept], y[kept], number, seed=seed, edges=edges(y[kept], zero))
+        wrong = outliers(learned.model, x, y, group)
+        if (wrong == without).all():
+            break
     return learned, without
 
 

@@ -7,9 +7,10 @@ group up to their covariance, $v_i \sim N(0, \Sigma)$. So a new group has the pr
 $$f \sim GP(\phi(x)^\top \hat w,\; z(x)^\top z(x')), \qquad
 z(x) = [\phi(x),\, \psi(x)]\, R, \qquad R R^\top = \begin{pmatrix} V & \\ & \Sigma \end{pmatrix}.$$
 
-This is eq. 33. In the one bound this is a choice of prior alone: encoder (exact sites) and likelihood (Gaussian) are
-those of GP-VIB, and a posterior given some rows is that of `metavib.posteriors`, primal or dual, of constant size and
-additive. No rows give the prior, which is what is known of a group before its first row.
+This is eq. 33. In the one bound this is a choice of prior alone: encoder (exact sites) and likelihood (Gaussian, or
+log-normal where outputs have an edge) are those of GP-VIB, and a posterior given some rows is that of
+`metavib.posteriors`, primal or dual, of constant size and additive. No rows give the prior, which is what is known of a
+group before its first row.
 """
 
 from collections.abc import Mapping
@@ -22,12 +23,14 @@ from metavib.encoders import ExactSites
 from metavib.groups.evidence import Shared
 from metavib.groups.features import Features, Sizes
 from metavib.kernels import Given
-from metavib.likelihoods import Gaussian
+from metavib.likelihoods import Gaussian, LogNormal
 from metavib.methods import gp_vib
 from metavib.model import Model
 from metavib.networks import Backbone
+from metavib.networks.layers import Positive
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Inputs
+from metavib.tasks.scaling import Edge
 
 NEGLIGIBLE = 1e-5  # directions that add less than this share of the noise variance to a prediction are left out of z
 BODY = "prior.network.body."  # where the tensors of a `Hierarchy` stand among those of its model
@@ -67,9 +70,25 @@ class Hierarchy(Backbone):
         return torch.cat([torch.cat([phi, psi], -1) @ self.root, (phi @ self.w).unsqueeze(-1)], -1)
 
 
-def empty(sizes: Sizes, rank: int) -> Model:
+def empty(sizes: Sizes, rank: int, edge: Edge | None = None) -> Model:
     """A model of the shape that `hierarchical` makes, before anything is known."""
-    return gp_vib(Hierarchy(sizes, rank), Given(), ExactSites(), Gaussian(1.0, floor=FLOOR)).double()
+    return gp_vib(Hierarchy(sizes, rank), Given(), ExactSites(), likelihood(1.0, edge)).double()
+
+
+def likelihood(noise: float, edge: Edge | None) -> Gaussian | LogNormal:
+    """The noise of a group's outputs: Gaussian, or log-normal where they have an edge."""
+    noise = max(noise, 2 * FLOOR)
+    if edge is None:
+        return Gaussian(noise, floor=FLOOR).double()
+    found = LogNormal(noise, floor=FLOOR).double()
+    for name, value in edge._asdict().items():
+        found.get_buffer(name).copy_(value)
+    return found
+
+
+def edge_of(model: Model) -> Edge | None:
+    """The edge of a model's outputs, where they have one."""
+    return model.likelihood.units if isinstance(model.likelihood, LogNormal) else None
 
 
 def like(state: Mapping[str, Tensor]) -> Model:
@@ -96,14 +115,21 @@ def like(state: Mapping[str, Tensor]) -> Model:
 
     (columns,) = shape(f"{BODY}phi.length")
     curved, varying, own_curved = (indices(name) for name in ("curved", "varying", "own_curved"))
+    warped = indices("warped") if f"{BODY}phi.warped" in state else 0
     points, own_points = (shape(f"{BODY}phi.{name}", 2)[0] for name in ("points", "own_points"))
-    sizes = Sizes(columns, curved, varying, own_curved, points, own_points)
-    return empty(sizes, shape(f"{BODY}root", 2)[1])
+    sizes = Sizes(columns, curved, varying, own_curved, points, own_points, warped)
+    edge = Edge(*torch.ones(4, dtype=torch.float64)) if "likelihood.edge" in state else None
+    return empty(sizes, shape(f"{BODY}root", 2)[1], edge)
 
 
 @torch.no_grad()
 def hierarchical(
-    features: Features, shared: Shared, own: Float[Tensor, "m q"], noise: float, sample: Float[Tensor, "rows d"]
+    features: Features,
+    shared: Shared,
+    own: Float[Tensor, "m q"],
+    noise: float,
+    sample: Float[Tensor, "rows d"],
+    edge: Edge | None = None,
 ) -> Model:
     r"""GP-VIB under the prior of a new group.
 
@@ -113,6 +139,7 @@ def hierarchical(
         own: $\Sigma^{1/2}$.
         noise: variance of the outputs around a group's function.
         sample: inputs over which a direction must matter to be kept in z.
+        edge: of the outputs, where these are log-normal around a group's function.
     """
     L_phi = torch.linalg.solve_triangular(shared.L, features.shared(sample).mT, upper=False)  # (Phi V^1/2)^T
     z = torch.cat([L_phi.mT, features.own(sample) @ own], -1)
@@ -125,19 +152,26 @@ def hierarchical(
     backbone.phi.load_state_dict(features.state_dict())
     backbone.w.copy_(shared.w)
     backbone.root.copy_(root)
-    model.likelihood = Gaussian(max(noise, 2 * FLOOR), floor=FLOOR).double()
+    model.likelihood = likelihood(noise, edge)
     return model.requires_grad_(False).eval()
 
 
 @torch.no_grad()
 def widened(model: Model, factor: float) -> Model:
-    """The same model with all variances, of functions and of the noise, larger by a factor: no mean changes."""
-    backbone, likelihood = _hierarchy(model), model.likelihood
-    assert isinstance(likelihood, Gaussian)
-    noise = factor * float(likelihood.noise())
+    """The same model with all variances, of functions and of the noise, larger by a factor: no function changes."""
+    backbone, noise = _hierarchy(model), model.likelihood.noise
+    assert isinstance(noise, Positive)
     backbone.root.mul_(factor**0.5)
-    model.likelihood = Gaussian(max(noise, 2 * FLOOR), floor=FLOOR).double()
+    model.likelihood = likelihood(factor * float(noise()), edge_of(model))
     return model.requires_grad_(False).eval()
+
+
+def logarithms(model: Model) -> str:
+    """Of what logarithms are taken, in a sentence; nothing where of none."""
+    sizes, edge = _hierarchy(model).phi.sizes, edge_of(model)
+    of = ["the outputs"] if edge is not None else []
+    of += [f"{sizes.warped} of {sizes.columns} columns"] if sizes.warped else []
+    return f"Logarithms are taken of {' and of '.join(of)}." if of else ""
 
 
 def _hierarchy(model: Model) -> Hierarchy:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.likelihoods import Gaussian
+from metavib.likelihoods import Gaussian, LogNormal
+from metavib.marginals import Normal
 from metavib.model import Model
 from metavib.posteriors.functions import Dual
 from metavib.posteriors.memory import Sites
@@ -17,7 +18,6 @@ from metavib.tasks.task import Examples, Task
 
 KNOWN = (0, 1, 3, 5, 10)  # K, rows known of a group
 GROUPS, QUERIES, LONGEST = 200, 30, 60  # groups held out, rows of each predicted, and rows that say how wide it is
-NINETY = 1.6448536269514722  # standard normal quantile of 0.95
 DOUBT = 4.0  # groups that the width found by the evidence counts for
 
 
@@ -53,16 +53,21 @@ class Report(NamedTuple):
         rows known of a new group  typical error  one function for all  each group alone  90 % intervals hold
                                 0              2                     2                 3                 91 %
                                 5              1                     2               1.5                 90 %
+
+    Attributes:
+        rows: for each number of known rows.
+        logarithms: of what logarithms are taken, in a sentence (`metavib.groups.prior.logarithms`).
     """
 
     rows: list[Row]
+    logarithms: str = ""
 
     def scaled(self, scale: float) -> "Report":
         """The same in other units of the outputs."""
         each = [
             r._replace(**{n: scale * getattr(r, n) for n in ("rmse", "width", "shared", "alone")}) for r in self.rows
         ]
-        return Report(each)
+        return self._replace(rows=each)
 
     def __str__(self) -> str:
         titles = (
@@ -76,11 +81,11 @@ class Report(NamedTuple):
         for r in self.rows:
             cells = (f"{r.known}", f"{r.rmse:.4g}", f"{r.shared:.4g}", f"{r.alone:.4g}", f"{100 * r.coverage:.0f} %")
             lines.append("  ".join(cell.rjust(len(title)) for cell, title in zip(cells, titles, strict=True)))
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.logarithms] if self.logarithms else [])])
 
 
 @torch.no_grad()
-def scale(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
+def scale(held: Sequence[Held], x: Tensor, y: Tensor) -> float:
     r"""By which factor the variances of predictions were too small, on groups held out.
 
     With $\delta_i = r_i^\top (K_i + S_i)^{-1} r_i$ of the $n_i$ rows of a group, $\delta_i / n_i$ is 1 on average where
@@ -89,42 +94,37 @@ def scale(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
     found = []
     for model, groups in held:
         prior, likelihood = model.prior, model.likelihood
-        assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian)
+        assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | LogNormal)
         for rows in groups[:GROUPS]:
             index = torch.as_tensor(rows[:LONGEST])
             real = torch.ones(len(index), dtype=torch.bool)
             phi = prior.features_of(Points(x[index], real))
             z, mean = phi[..., :-1], phi[..., -1]
-            sites = Sites((y[index] - mean).unsqueeze(-1), likelihood.noise() / weight[index])
+            sites = Sites(likelihood.targets(y[index]) - mean.unsqueeze(-1), likelihood.noise().expand(len(index)))
             found.append(float(Dual(prior.kernel, z, real, sites).L_m.square().mean()))
     return (DOUBT + sum(found)) / (DOUBT + len(found)) if found else 1.0
 
 
 @torch.no_grad()
-def report(
-    held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, wider: float, random: np.random.Generator
-) -> Report:
+def report(held: Sequence[Held], x: Tensor, y: Tensor, random: np.random.Generator) -> Report:
     """Predictions of groups held out with some of their rows known, beside baselines."""
     orders = [(model, [random.permutation(rows) for rows in groups[:GROUPS]]) for model, groups in held]
     found = []
     for known in KNOWN:
-        parts = [_predicted(model, [o for o in of if len(o) > known], known, x, y, weight) for model, of in orders]
+        parts = [_predicted(model, [o for o in of if len(o) > known], known, x, y) for model, of in orders]
         parts = [part for part in parts if part is not None]
         groups = sum(len(o) > known for _, of in orders for o in of)
         if groups < 3:
             continue
-        error, deviation, shared, alone, w = (torch.cat(column) for column in zip(*parts, strict=True))
-        deviation, w = deviation * wider**0.5, w / w.sum()
-        rmse, of_all, of_each = (float((w * e.square()).sum().sqrt()) for e in (error, shared, alone))
-        coverage = float((w * (error.abs() <= NINETY * deviation)).sum())
-        found.append(Row(known, groups, rmse, coverage, float(2 * NINETY * deviation.mean()), of_all, of_each))
+        error, shared, alone, inside, width = (torch.cat(column) for column in zip(*parts, strict=True))
+        rmse, of_all, of_each = (float(e.square().mean().sqrt()) for e in (error, shared, alone))
+        coverage = float(inside.double().mean())
+        found.append(Row(known, groups, rmse, coverage, float(width.mean()), of_all, of_each))
     return Report(found)
 
 
-def _predicted(
-    model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor, weight: Tensor
-) -> tuple[Tensor, ...] | None:
-    """Errors, standard deviations, errors of the two baselines, and weights, of all rows that are predicted."""
+def _predicted(model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
+    """Errors, those of the two baselines, whether 90 % intervals hold and how wide they are, of all rows predicted."""
     if not orders:
         return None
     longest = min(QUERIES, max(len(o) for o in orders) - known)
@@ -132,28 +132,29 @@ def _predicted(
     padded = [np.pad(o[known : known + longest], (0, max(0, known + longest - len(o)))) for o in orders]
     query = torch.as_tensor(np.stack(padded))
     real = torch.arange(longest) < torch.tensor([len(o) - known for o in orders])[:, None]
-    all_real, at = torch.ones(support.shape, dtype=torch.bool), Points(x[query], real)
-    likelihood, w = model.likelihood, weight[support]
-    assert isinstance(likelihood, Gaussian)
-    known_rows = Examples(x[support], y[support], all_real)
-    q = model.encoder(known_rows, at, model.prior, likelihood, weight=w).marginals()
-    mean, variance = likelihood.predict(q)
-    first = Examples(x[support[:, :0]], y[support[:, :0]], all_real[:, :0])
-    shared, _ = likelihood.predict(model(Task(first, Examples(x[query], y[query], real))))
-    alone = _ridge(x[support], y[support], x[query], w)
+    known_rows = Examples(x[support], y[support], torch.ones(support.shape, dtype=torch.bool))
+    task = Task(known_rows, Examples(x[query], y[query], real))
+    assert isinstance(model.likelihood, Gaussian | LogNormal)
+    q = model(task)
+    mean, _ = model.likelihood.predict(q)
+    assert isinstance(q, Normal)
+    low, high = (model.likelihood.predictive_quantile(q, p) for p in (0.05, 0.95))
+    first = Examples(x[support[:, :0]], y[support[:, :0]], torch.ones(len(orders), 0, dtype=torch.bool))
+    shared, _ = model.likelihood.predict(model(Task(first, task.query)))
+    alone = _ridge(x[support], y[support], x[query])
     truth = y[query]
-    return tuple(t[real] for t in (mean - truth, variance.sqrt(), shared - truth, alone - truth, weight[query]))
+    inside = (low <= truth) & (truth <= high)
+    return tuple(t[real] for t in (mean - truth, shared - truth, alone - truth, inside, high - low))
 
 
-def _ridge(x: Tensor, y: Tensor, at: Tensor, weight: Tensor) -> Tensor:
+def _ridge(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
     """Ridge regressions, one of each group, of penalty 1 on standardised columns; the mean where rows are few."""
     if not x.shape[1]:
         return torch.zeros(at.shape[:2], dtype=at.dtype)
-    share = weight / weight.sum(1, keepdim=True)
-    level, centre = (share * y).sum(1, keepdim=True), (share.unsqueeze(-1) * x).sum(1, keepdim=True)
+    level, centre = y.mean(1, keepdim=True), x.mean(1, keepdim=True)
     if x.shape[1] < 3:
         return level.expand(at.shape[:2])
     z = x - centre
-    A = z.mT @ (weight.unsqueeze(-1) * z) + torch.eye(x.shape[-1], dtype=x.dtype)
-    slope = torch.linalg.solve(A, z.mT @ (weight * (y - level)).unsqueeze(-1))
+    A = z.mT @ z + torch.eye(x.shape[-1], dtype=x.dtype)
+    slope = torch.linalg.solve(A, z.mT @ (y - level).unsqueeze(-1))
     return level + ((at - centre) @ slope).squeeze(-1)

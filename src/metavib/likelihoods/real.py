@@ -1,4 +1,4 @@
-"""Likelihoods of real outputs and of counts: Gaussian, Student-t and Poisson."""
+"""Likelihoods of real outputs and of counts: Gaussian, log-normal, Student-t and Poisson."""
 
 from math import ceil, exp, lgamma, log, log1p, pi, sqrt
 
@@ -12,8 +12,10 @@ from metavib.linalg import root
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.networks.layers import Positive, lift
 from metavib.random import Noise
+from metavib.tasks.scaling import Edge
 
 POISSON_NODES = 48  # an error below 1e-6 nats for counts up to millions and variances up to 9
+BEYOND, RARE = 2.0, 2.0  # how much further from its edge than any seen, and how rare, a log-normal output is in a mean
 STEEPEST = 30.0  # e^30 times a count is beyond any rate
 
 
@@ -64,6 +66,11 @@ class Gaussian(RealLikelihood):
         mean, var = self.predict(q)
         return torch.special.ndtr((y - mean) / var.sqrt())
 
+    def predictive_quantile(self, q: Normal, p: float) -> Tensor:
+        r"""$\mu + \sqrt{v + \sigma^2}\, \Phi^{-1}(p)$."""
+        mean, var = self.predict(q)
+        return mean + var.sqrt() * torch.special.ndtri(torch.as_tensor(p, dtype=var.dtype, device=var.device))
+
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         r"""$f$ and $\sigma^2$."""
         f = f.squeeze(-1)
@@ -72,6 +79,118 @@ class Gaussian(RealLikelihood):
     def cdf(self, f: Tensor, y: Tensor) -> Tensor:
         r"""$\Phi((y - f) / \sigma)$."""
         return torch.special.ndtr((y - f.squeeze(-1)) / lift(self.noise(), 1).sqrt())
+
+
+class LogNormal(RealLikelihood):
+    r"""Outputs on one side of an edge, whose distance from it has a Gaussian logarithm: positive or skewed outputs.
+
+    With $z = (\log|y - e| - c) / b$ (`metavib.tasks.scaling.Edge`) it is $p(y \mid f) = N(z \mid f, \sigma^2)\, dz/dy$:
+    a Gaussian likelihood of z, so that the exact posterior of f, and every expectation under it, keeps its closed form.
+    Quantiles are those of z, brought back. Means and variances are those of y itself, $E[y \mid f] = e \pm e^{c + b f +
+    b^2 \sigma^2 / 2}$, except that in them an output that is both rare (`RARE` deviations of z) and `BEYOND` times
+    further from the edge than any that was seen counts as no further: where little is known, the mean of a log-normal
+    distribution is made by its rarest outputs, and grows without end.
+
+    Args:
+        noise: starting value of the variance of z.
+        edge: e, c, b, and the logarithm of the furthest distance seen; the sign of b says on which side outputs lie.
+        floor: lower bound of the variance.
+
+    Example:
+        The mean of a log-normal distribution lies above its median.
+
+        >>> import torch
+        >>> from metavib.likelihoods import LogNormal
+        >>> from metavib.marginals import Normal
+        >>> likelihood, q = LogNormal(1.0), Normal(torch.zeros(1, 1), torch.zeros(1, 1))
+        >>> round(likelihood.predict(q)[0].item(), 2), round(likelihood.predictive_quantile(q, 0.5).item(), 2)
+        (1.65, 1.0)
+    """
+
+    edge: Tensor
+    centre: Tensor
+    spread: Tensor
+    furthest: Tensor
+
+    def __init__(
+        self, noise: float = 1.0, *, edge: tuple[float, ...] = (0.0, 0.0, 1.0, 80.0), floor: float = 1e-3
+    ) -> None:
+        super().__init__()
+        self.normal = Gaussian(noise, floor=floor)
+        for name, value in zip(Edge._fields, edge, strict=True):
+            self.register_buffer(name, torch.tensor(float(value)))
+
+    @property
+    def noise(self) -> Positive:
+        """The variance of z."""
+        return self.normal.noise
+
+    @property
+    def units(self) -> Edge:
+        """What makes z of y."""
+        return Edge(self.edge, self.centre, self.spread, self.furthest)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """z, which is on the scale of f."""
+        return self.units.standardise(y).unsqueeze(-1)
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        r"""$\log N(z \mid f, \sigma^2) + \log dz/dy$."""
+        return self.normal.log_prob(f, self.units.standardise(y)) + self.units.log_slope(y)
+
+    def expected_log_prob(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """That of a Gaussian at z, and the slope."""
+        return self.normal.expected_log_prob(q, self.units.standardise(y)) + self.units.log_slope(y)
+
+    def log_predictive(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """That of a Gaussian at z, and the slope."""
+        return self.normal.log_predictive(q, self.units.standardise(y)) + self.units.log_slope(y)
+
+    def predict(self, q: Marginals, noise: Noise = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a log-normal distribution, for a Normal q."""
+        if not isinstance(q, Normal):
+            return super().predict(q, noise)
+        return self._moments(*self.normal.predict(q))
+
+    def predictive_cdf(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """That of a Gaussian at z; 0 below an edge and 1 above one."""
+        return self._within(self.normal.predictive_cdf(q, self.units.standardise(y)), y)
+
+    def predictive_quantile(self, q: Normal, p: float) -> Tensor:
+        """That of a Gaussian, brought back."""
+        return self.units.restore(self.normal.predictive_quantile(q, p))
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a log-normal distribution."""
+        return self._moments(*self.normal.moments(f))
+
+    def cdf(self, f: Tensor, y: Tensor) -> Tensor:
+        """That of a Gaussian at z; 0 below an edge and 1 above one."""
+        return self._within(self.normal.cdf(f, self.units.standardise(y)), y)
+
+    def _moments(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Of $e \pm \min(D, e^k)$ with $\log D \sim N(m, s^2)$, $m = c + b\mu$, $s^2 = b^2 v$.
+
+        $$E[\min(D, e^k)^j] = e^{j m + j^2 s^2 / 2}\, \Phi\big(\tfrac{k - m}{s} - j s\big)
+        + e^{j k}\, \Phi\big(\tfrac{m - k}{s}\big)$$
+        """
+        m, s2 = self.centre + self.spread * mean, self.spread.square() * var
+        s = s2.clamp(min=1e-12).sqrt()
+        k = (self.furthest + log(BEYOND)).maximum(m + RARE * s)
+        above = (k - m) / s
+        first, second = (
+            (j * m + j * j * s2 / 2 + torch.special.log_ndtr(above - j * s)).exp()
+            + (j * k + torch.special.log_ndtr(-above)).exp()
+            for j in (1, 2)
+        )
+        # Where the bound is out of reach, the variance in a form without cancellation.
+        free = (2 * m + s2).exp() * torch.expm1(s2)
+        variance = torch.where(above - 2 * s > 6, free, (second - first.square()).clamp(min=0))
+        return self.edge + self.spread.sign() * first, variance
+
+    def _within(self, p: Tensor, y: Tensor) -> Tensor:
+        beyond = (self.spread < 0).to(p.dtype)
+        return torch.where(self.units.distance(y) > 0, p, beyond)
 
 
 class StudentT(RealLikelihood):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 BEYOND = 10.0  # deviations from the median, from which on an output says nothing of what is usual
+NEAREST = 8.0  # deviations of the logarithm from its mean, beyond which a distance from an edge counts as so small
 MISSING = ("refuse", "mean")
 """What may be done about missing values: an error that names the column, or the training mean and an indicator."""
 
@@ -69,6 +70,55 @@ class Outputs(NamedTuple):
     def trivial(self) -> bool:
         """Whether nothing is changed."""
         return float(self.mean) == 0 and float(self.scale) == 1
+
+
+class Edge(NamedTuple):
+    r"""Numbers on one side of an edge, by the logarithm of their distance from it: $z = (\log|y - e| - c) / b$.
+
+    Weights, prices and counts lie above an edge (b > 0), ages at death and scores near full marks below one (b < 0); z
+    rises with y in either case, has mean 0 and variance 1, and may be any real number. A number on the wrong side of
+    the edge, or all but on it, counts as one `NEAREST` deviations towards it. `furthest` is the logarithm of the
+    largest distance that was seen.
+
+    Example:
+        >>> positive = edged(torch.tensor([1.0, 10.0, 100.0]), 0.0)
+        >>> z = positive.standardise(torch.tensor([1.0, 10.0, 1000.0]))
+        >>> [round(v, 3) for v in z.tolist()], [round(v, 3) for v in positive.restore(z).tolist()]
+        ([-1.225, 0.0, 2.449], [1.0, 10.0, 1000.0])
+    """
+
+    edge: Tensor
+    centre: Tensor
+    spread: Tensor
+    furthest: Tensor
+
+    def standardise(self, y: Tensor) -> Tensor:
+        """z of y."""
+        nearest = (self.centre - NEAREST * self.spread.abs()).exp()
+        return (self.distance(y).maximum(nearest).log() - self.centre) / self.spread
+
+    def restore(self, z: Tensor) -> Tensor:
+        """y of z."""
+        return self.edge + self.spread.sign() * (self.centre + self.spread * z).exp()
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        r"""$\log dz/dy$, which is added to a log density of z to make it one of y; $-\infty$ beyond the edge."""
+        distance = self.distance(y)
+        slope = -distance.clamp(min=torch.finfo(distance.dtype).tiny).log() - self.spread.abs().log()
+        return slope.masked_fill(distance <= 0, float("-inf"))
+
+    def distance(self, y: Tensor) -> Tensor:
+        """From the edge, negative beyond it."""
+        return (y - self.edge) * self.spread.sign()
+
+
+def edged(y: Tensor, edge: float) -> Edge:
+    """Learns the mean and deviation of logarithms from numbers `y (n,)`, all of them on one side of an edge."""
+    distance = y - edge
+    side = 1.0 if float(distance.max()) > 0 else -1.0
+    logs = (side * distance).log()
+    spread = logs.std(correction=0).clamp(min=1e-6)
+    return Edge(torch.full_like(spread, edge), logs.mean(), side * spread, logs.max())
 
 
 class Scaling(NamedTuple):

@@ -259,7 +259,8 @@ class Table(Experiment):
         options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
         if isinstance(self._likelihood, ClassLikelihood):
             return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), 0
-        (model, report), left_out = learn_from_right_rows(x, y, **options)
+        zero = float(self.scaling.y.standardise(torch.zeros(())))
+        (model, report), left_out = learn_from_right_rows(x, y, **options, zero=zero)
         return Learned(model, report.scaled(float(self.scaling.y.scale))), int(left_out.sum())
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
