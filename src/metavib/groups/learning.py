@@ -26,7 +26,7 @@ from torch import Tensor
 
 from metavib import linalg
 from metavib.groups.evidence import Group, Said, Shared, log_evidence, said, shared
-from metavib.groups.features import NEAR, VALUES, Features, beyond, layout, skewed, spread_over
+from metavib.groups.features import NEAR, VALUES, Features, layout, skewed, spread_over
 from metavib.groups.prior import hierarchical, logarithms, widened
 from metavib.groups.report import Held, Report, report, scale
 from metavib.groups.rows import Block, blocks, members
@@ -144,32 +144,24 @@ class Chosen(NamedTuple):
 
 
 def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
-    """Edges that outputs may have: zero, where none is below it, or one just beyond all; and one further away.
+    """Edges that outputs may have where none of them is below zero: one further away, and zero itself.
 
-    Where some outputs are zero themselves, as counts are, the edge lies as far below zero as the smallest other one
-    lies above it, which is the logarithm of 1 + y for counts. The one further away, by the distance of the median,
-    makes less of small outputs. Outputs that are skewed to the left have edges above them.
+    Where some outputs are zero, as counts are, the edge lies as far below as the smallest other one lies above, which is
+    the logarithm of 1 + y for counts. The one further away, by the distance of the median, makes less of small outputs.
 
     Args:
         y: outputs.
         zero: where the zero of their own units lies.
 
     Example:
-        >>> edges(torch.tensor([0.0, 1, 1, 2, 3, 5, 7]), 0.0), edges(torch.tensor([1.0, 1, 2, 2]), 0.0)
+        >>> edges(torch.tensor([0.0, 1, 1, 2, 3, 5, 7]), 0.0), edges(torch.tensor([-1.0, 0, 1, 2, 3, 4]), 0.0)
         ([-4.0, -1.0], [])
     """
-    if len(torch.unique(y)) <= VALUES:
+    if float(y.min()) < zero or len(torch.unique(y)) <= VALUES:
         return []
-    lowest = float(y.min())
-    if lowest > zero:
-        low = zero
-    elif lowest == zero:
-        above = y[y > zero] - zero
+    above, low = y[y > zero] - zero, zero
+    if len(above) < len(y):
         low = zero - max(float(above.min()), NEAR * float(above.median()))
-    else:
-        low = beyond(y, 1)
-    if float(((y - y.mean()) ** 3).sum()) < 0:
-        low = beyond(y, -1)
     return [low - (float(y.median()) - low), low]
 
 

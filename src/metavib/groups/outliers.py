@@ -8,9 +8,13 @@ $$u_i = \frac{[C^{-1} r]_i}{\sqrt{[C^{-1}]_{ii}}}$$
 standard deviations from it. The row furthest off, where that is further than `FAR`, is set aside and the others are
 looked at again, until none is: one wrong row makes right ones look wrong, but never as wrong as itself. Under Gaussian
 noise one row in $10^{15}$ is so far off, so that a table without gross errors loses nothing.
+
+In learning, standard deviations are those that the middle half of all rows shows: wrong rows make the noise that is
+learned from them larger, and so look better than they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +23,7 @@ from torch import Tensor
 
 from metavib import linalg
 from metavib.groups.learning import Learned, edges, learn
-from metavib.groups.rows import blocks, members
+from metavib.groups.rows import Block, blocks, members
 from metavib.likelihoods import Gaussian, LogNormal, RealLikelihood
 from metavib.marginals import Marginals
 from metavib.model import Model
@@ -28,13 +32,33 @@ from metavib.tasks.inputs import Points
 from metavib.tasks.scaling import within_reach
 
 FAR = 8.0  # standard deviations
+HALF = 0.6744897501960817  # standard deviations that half of all numbers of a Gaussian are within
 TOGETHER = 60  # rows of a group that are held against each other, at most
 ASIDE = 1e8  # by which the noise variance of a row set aside is larger: it says nothing any more
+ALONE = 5.0  # deviations, by the quartiles, from the median: rows that a first training does without
 PASSES = 3  # trainings, of which each finds what the one before was misled by
 
 
+class Rest(NamedTuple):
+    r"""A block of groups as they differ from the prior mean: features Z, residuals r, and which rows are real."""
+
+    block: Block
+    z: Tensor
+    r: Tensor
+    real: Tensor
+
+    def off(self, noise: Tensor, aside: Tensor) -> Tensor:
+        """|u|, how far each row is from what the others say, those `aside` left out; zero for these and for padding."""
+        s = torch.where(self.real & ~aside, noise, noise * ASIDE)
+        inverse = torch.cholesky_inverse(linalg.cholesky(self.z @ self.z.mT + torch.diag_embed(s), what="Z Z^T + S"))
+        u = (inverse @ self.r.unsqueeze(-1)).squeeze(-1) / inverse.diagonal(dim1=-2, dim2=-1).sqrt()
+        return u.abs().masked_fill(aside | ~self.real, 0.0)
+
+
 @torch.no_grad()
-def outliers(model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray) -> np.ndarray:
+def outliers(
+    model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, far: float = FAR
+) -> np.ndarray:
     """Which rows cannot be right, as a mask.
 
     Args:
@@ -42,27 +66,45 @@ def outliers(model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"]
         x: standardised columns, in float64.
         y: standardised outputs.
         group: the group of each row, numbered from 0.
+        far: standard deviations from which on a row cannot be right.
     """
+    wrong = np.zeros(len(y), dtype=bool)
+    for rest in _rests(model, x, y, group):
+        aside = torch.zeros_like(rest.real)
+        for _ in range(rest.real.shape[-1]):
+            u = rest.off(_noise(model), aside)
+            furthest = torch.zeros_like(aside).scatter(-1, u.argmax(-1, keepdim=True), True) & (u > far)
+            if not furthest.any():
+                break
+            aside |= furthest
+        wrong[rest.block.places[aside].numpy()] = True
+    return wrong
+
+
+@torch.no_grad()
+def usual(model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray) -> float:
+    """How far rows usually are from what the others say, in standard deviations: by the median, and 1 at most.
+
+    A model that has learned from wrong rows takes all rows for noisier than they are. Their median tells.
+    """
+    found = [rest.off(_noise(model), ~rest.real)[rest.real] for rest in _rests(model, x, y, group)]
+    return min(1.0, float(torch.cat(found).median()) / HALF)
+
+
+def _rests(model: Model, x: Tensor, y: Tensor, group: np.ndarray) -> Iterator[Rest]:
     prior, likelihood = model.prior, model.likelihood
     assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | LogNormal)
-    wrong, noise = np.zeros(len(y), dtype=bool), likelihood.noise()
     for block in blocks(_parts(members(group))):
         real = block.mask > 0
         phi = prior.features_of(Points(block.take(x), real))
         z = prior.kernel.embed(phi) * block.mask.unsqueeze(-1)
         r = (likelihood.targets(block.take(y)).squeeze(-1) - phi[..., -1]) * block.mask
-        aside = torch.zeros_like(real)
-        for _ in range(real.shape[-1]):
-            s = torch.where(real & ~aside, noise, noise * ASIDE)
-            inverse = torch.cholesky_inverse(linalg.cholesky(z @ z.mT + torch.diag_embed(s), what="Z Z^T + S"))
-            u = (inverse @ r.unsqueeze(-1)).squeeze(-1) / inverse.diagonal(dim1=-2, dim2=-1).sqrt()
-            u = u.abs().masked_fill(aside | ~real, 0.0)
-            furthest = torch.zeros_like(aside).scatter(-1, u.argmax(-1, keepdim=True), True) & (u > FAR)
-            if not furthest.any():
-                break
-            aside |= furthest
-        wrong[block.places[aside].numpy()] = True
-    return wrong
+        yield Rest(block, z, r, real)
+
+
+def _noise(model: Model) -> Tensor:
+    assert isinstance(model.likelihood, Gaussian | LogNormal)
+    return model.likelihood.noise()
 
 
 def beyond_reach(q: Marginals, y: Float[Tensor, " v"], likelihood: RealLikelihood) -> Tensor:
@@ -83,7 +125,7 @@ def learn_from_right_rows(
 ) -> tuple[Learned, np.ndarray]:
     """Learns the prior of a new group as `metavib.groups.learn` does, and again without rows that cannot be right.
 
-    Outputs may have an edge: zero, where none is below it, or one just beyond all of them (`edges`).
+    Outputs may have an edge where none is below zero (`metavib.groups.learning.edges`).
 
     Args:
         x: standardised columns, in float64.
@@ -104,16 +146,22 @@ def learn_from_right_rows(
     """
     # A first training does not see the rows furthest from all others: a kernel would bend towards one wrong row, or
     # take all rows for as noisy, and that row for right. What it learns then says whether they are wrong.
-    values = y.numpy()
-    wrong = within_reach(values) != values
+    wrong = _alone(y.numpy())
+    for edge in edges(y, zero):  # skewed outputs are far from others by themselves, and not by their logarithms
+        wrong &= _alone((y - edge).log().numpy())
     for _ in range(PASSES):
         without, kept = wrong, torch.as_tensor(np.flatnonzero(~wrong))
         number = np.unique(group[~wrong], return_inverse=True)[1]
         learned = learn(x[kept], y[kept], number, seed=seed, edges=edges(y[kept], zero))
-        wrong = outliers(learned.model, x, y, group)
+        wrong = outliers(learned.model, x, y, group, far=FAR * usual(learned.model, x, y, group))
         if (wrong == without).all():
             break
     return learned, without
+
+
+def _alone(y: np.ndarray) -> np.ndarray:
+    """Which numbers are far from most others, as a mask."""
+    return within_reach(y, ALONE) != y
 
 
 def _parts(sets: Sequence[np.ndarray]) -> list[np.ndarray]:

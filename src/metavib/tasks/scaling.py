@@ -177,17 +177,17 @@ def outputs(y: Any) -> Outputs:
     return Outputs(torch.as_tensor(mean), torch.as_tensor(scale))
 
 
-def within_reach(y: np.ndarray) -> np.ndarray:
+def within_reach(y: np.ndarray, beyond: float = BEYOND) -> np.ndarray:
     """Outputs, with those brought closer that lie far beyond most; the very same where none does.
 
-    Far is more than `BEYOND` deviations of a Gaussian with the same quartiles from the median.
+    Far is more than `beyond` deviations of a Gaussian with the same quartiles from the median.
 
     Example:
         >>> within_reach(np.array([0.0, 1.0, 2.0, 3.0, 1e6])).round(1).tolist()
         [0.0, 1.0, 2.0, 3.0, 16.8]
     """
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75]) if len(y) else (0.0, 0.0, 0.0)
-    reach = BEYOND * (high - low) / 1.35
+    reach = beyond * (high - low) / 1.35
     return y.clip(middle - reach, middle + reach) if 0 < reach < np.abs(y - middle).max() else y
 
 
