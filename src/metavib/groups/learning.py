@@ -146,8 +146,8 @@ class Chosen(NamedTuple):
 def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
     """Edges that outputs may have where none of them is below zero: one further away, and zero itself.
 
-    Where some outputs are zero, as counts are, the edge lies as far below as the smallest other one lies above, which is
-    the logarithm of 1 + y for counts. The one further away, by the distance of the median, makes less of small outputs.
+    Where some outputs are zero, as counts are, the edge lies as far below as the smallest other one lies above, which
+    is the logarithm of 1 + y for counts. The one further away, by the distance of the median, makes less of small ones.
 
     Args:
         y: outputs.
