@@ -163,3 +163,12 @@ def test_a_cautious_temperature_is_as_certain_as_so_many_trials_allow():
     y = torch.arange(48) % 3 * (torch.arange(48) % 2)
     plain, cautious = (metrics.fit_temperature(p, y, cautious=c) for c in (False, True))
     assert cautious == pytest.approx(plain, rel=0.1)
+
+
+@given(st.floats(0.05, 20.0), st.integers(1, 60))
+def test_a_temperature_of_few_classes_is_nearer_to_one_and_on_the_same_side(T, classes):
+    """No pair of classes says nothing; more classes say more; many decide alone."""
+    fewer, found, many = (metrics.shrunk(T, c) for c in (1, classes, 100_000))
+    assert fewer == 1 and many == pytest.approx(T, rel=1e-6)
+    assert min(1, T) - 1e-12 <= found <= max(1, T) + 1e-12
+    assert abs(np.log(metrics.shrunk(T, classes + 1))) >= abs(np.log(found)) - 1e-12

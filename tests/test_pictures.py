@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
@@ -218,6 +218,20 @@ def test_ink_knows_neither_place_nor_size_nor_polarity(down, right, scale, inver
     page[down : down + 60 * scale, right : right + 60 * scale] = large
     difference = np.abs(inked(255 - page if inverted else page).astype(int) - inked(drawn()))
     assert difference.mean() < 12  # grey levels: the rim of a stroke falls on pixels differently
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("side", [28, 14])
+def test_ink_is_the_same_where_a_picture_is_cut_tightly_around_it(side, inverted):
+    """Strokes with soft edges leave less than half of such a picture to the paper."""
+    page = Image.fromarray(np.full((120, 120), 255, np.uint8))
+    ImageDraw.Draw(page).line([(30, 30), (80, 30), (35, 85), (85, 85)], fill=0, width=14, joint="curve")
+    page = page.filter(ImageFilter.GaussianBlur(4))
+    tight = page.crop(ImageOps.invert(page).point(lambda v: 255 * (v > 60)).getbbox())
+    assert (np.asarray(tight) > 243).mean() < 0.5
+    tight = np.asarray(tight.resize((side, side * tight.height // tight.width), Image.Resampling.BOX))
+    found, expected = (inked(255 - p if inverted else p).astype(int) for p in (tight, np.asarray(page)))
+    assert np.abs(found - expected).mean() < 20
 
 
 def test_ink_is_found_on_tinted_shaded_and_noisy_paper():

@@ -56,7 +56,7 @@ Form = Callable[[np.ndarray], np.ndarray]
 def _form(*, crop: bool, ink: bool) -> tuple[str, Form]:
     """What a form is called, for its cache, and how it is made."""
     if ink:
-        return "-ink", lambda drawing: inked(255 - drawing, side=SIDE)
+        return "-ink2", lambda drawing: inked(255 - drawing, side=SIDE)
     return "-crop" if crop else "", partial(character, crop=crop)
 
 

@@ -50,7 +50,7 @@ def folder(
     """
     path, form = Path(path), Form(size, channels, fit, ink)
     classes = class_files(path)
-    name = f"pictures-{size}x{size}x{channels}" + f"-{fit}" * (fit != "centre") + "-ink" * ink + "-some" * skip_broken
+    name = f"pictures-{size}x{size}x{channels}" + f"-{fit}" * (fit != "centre") + "-ink2" * ink + "-some" * skip_broken
     options: Any = {"skip_broken": skip_broken, "otherwise": _OTHERWISE}
     return cached(name, (path,), lambda: read_classes(classes, form, **options), root=cache)
 

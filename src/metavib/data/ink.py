@@ -7,8 +7,8 @@ each look at one picture alone:
 1. **Grey.** Colours become their brightness; a large picture is shrunk to a side of at most 128 pixels.
 2. **Paper.** Most of a picture is paper, whose brightness changes slowly, by light and shadow. A quadratic surface
    $b(x, y)$ is fitted to it, again and again, each time with less weight on the pixels that lie far from the last fit
-   (Tukey's biweight): in the end these are the ink. A character that fills its picture, cut out closely or blurred,
-   can bend the surface until nothing is left beside it; then the paper is plain, of the most common brightness.
+   (Tukey's biweight): in the end these are the ink. A picture that is cut tightly around its character may have less
+   paper than ink; where more pixels lie near the most common brightness than near the surface, paper is that.
 3. **Polarity.** Ink lies on one side of the paper, $d = \pm (g - b)$; the sign is that of the heavier tail.
 4. **Contrast.** Otsu's threshold $t$ divides $d$ into paper and ink. Half the threshold becomes white, the median of
    the ink black, and what is between is linear.
@@ -26,6 +26,7 @@ from PIL import Image
 SIDE, BOX = 28, 20  # pixels: of a picture, and of the longer side of its ink
 LOOK = 128  # the longer side of the picture in which ink is looked for
 GRID, ROUNDS = 40, 8  # points a side that the paper is fitted to, and how often
+NEAR = 12.0  # grey levels by which paper may differ from itself
 SPECKS = 0.005  # the share of the ink that may lie outside at each side
 
 
@@ -51,9 +52,6 @@ def inked(picture: np.ndarray, *, side: int = SIDE) -> np.ndarray:
     whole = Box(0.0, 0.0, 1.0, 1.0)
     grey = _pixels(image, whole)
     paper = _paper(grey)
-    if _ink(grey - _surface(paper, grey.shape, whole))[1] is None:
-        plain = np.array([_mode(grey.ravel()), 0, 0, 0, 0, 0])
-        paper = max((paper, plain), key=lambda found: _share(grey - _surface(found, grey.shape, whole)))
     darkness, box = _ink(grey - _surface(paper, grey.shape, whole))
     if box is not None and (part := _surroundings(box, image.size)) is not None:
         grey = _pixels(image, part)  # again, closer: what is small in a large picture has its details
@@ -99,10 +97,22 @@ def _surface(coefficients: np.ndarray, shape: tuple[int, ...], part: Box) -> np.
 
 
 def _paper(grey: np.ndarray) -> np.ndarray:
-    """Coefficients of the quadratic surface under most pixels of a picture, fitted to some that lie on a grid."""
+    """Coefficients of the quadratic surface under most pixels of a picture, fitted to some that lie on a grid.
+
+    In a picture that is cut tightly around its character less than half may be paper, and a surface through most pixels
+    then lies between paper and ink. Paper of one brightness, the most common one, is the answer where more pixels lie
+    near it.
+    """
     step = max(1, min(grey.shape) // GRID)
     at, g = _terms(grey.shape, Box(0.0, 0.0, 1.0, 1.0))[::step, ::step].reshape(-1, 6), grey[::step, ::step].ravel()
-    coefficients = np.array([_mode(g), 0, 0, 0, 0, 0])
+    level = np.array([_mode(g), 0, 0, 0, 0, 0])
+    surface = _fitted(at, g, level)
+    near = [float((np.abs(g - at @ found) <= NEAR).mean()) for found in (surface, level)]
+    return surface if near[0] >= near[1] else level
+
+
+def _fitted(at: np.ndarray, g: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """A surface from a first guess, by rounds of weighted least squares."""
     for _ in range(ROUNDS):
         residual = g - at @ coefficients
         weight = (1 - (residual / (4.685 * max(2.0, _spread(residual)))).clip(-1, 1) ** 2) ** 2
@@ -117,7 +127,8 @@ def _ink(d: np.ndarray) -> tuple[np.ndarray, Box | None]:
 
     Steps 3 and 4, from the distance of each pixel from the paper.
     """
-    tails = np.where(np.abs(d) > 3 * max(1.0, _spread(d)), d, 0.0)
+    near = max(1.0, min(_spread(d), NEAR))
+    tails = np.where(np.abs(d) > 3 * near, d, 0.0)
     d = d if float(tails.sum()) > 0 else -d
     noise = max(1.0, _spread(d[d <= 0])) if (d <= 0).any() else 1.0  # what lies on the other side is no ink
     d = d.clip(min=0)
@@ -127,11 +138,6 @@ def _ink(d: np.ndarray) -> tuple[np.ndarray, Box | None]:
         return np.zeros_like(d), None
     white, black = max(threshold / 2, 2 * noise), float(np.median(d[ink]))
     return ((d - white) / (black - white)).clip(0, 1), _bounds(ink)
-
-
-def _share(d: np.ndarray) -> float:
-    """How much of a picture lies on its paper, within the width of `_mode`."""
-    return float((np.abs(d) <= 8).mean())
 
 
 def _mode(values: np.ndarray) -> float:

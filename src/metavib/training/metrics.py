@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 BINS = 15
+PAIRS = 6  # of classes, that the temperature 1 counts for
 
 
 # Means and their spreads
@@ -304,6 +305,28 @@ def fit_temperature(
             b = low + ratio * (high - low)
             at_b = loss(b)
     return exp((low + high) / 2)
+
+
+def shrunk(temperature: float, classes: int) -> float:
+    r"""A temperature that was fitted on tasks of C classes, drawn towards 1 where these are few: $T^{P / (P + 6)}$.
+
+    Tasks are hard where classes are confused with each other, so that evidence comes in pairs of classes,
+    $P = C (C - 1) / 2$, however many tasks are drawn from them. A model that was trained by likelihood needs T = 1
+    where new classes are like those of training; this counts for the six pairs of four classes more. (Chosen on
+    trainings on Omniglot: with 3, 6 and 12 classes to validate on, the ECE of one-shot tasks of other classes goes from
+    6.4, 1.6 and 0.8 % to 2.8, 1.1 and 0.8 %.)
+
+    Args:
+        temperature: T, the best on these tasks.
+        classes: C.
+
+    Example:
+        >>> from metavib.training.metrics import shrunk
+        >>> [round(shrunk(0.5, classes), 3) for classes in (1, 3, 12, 1000)]
+        [1.0, 0.794, 0.53, 0.5]
+    """
+    pairs = classes * (classes - 1) / 2
+    return temperature ** (pairs / (pairs + PAIRS))
 
 
 # Regression, per task

@@ -148,7 +148,7 @@ class Classification(Experiment):
         """Accuracy and NLL on the validation episodes, always the same ones.
 
         Where predictions are to be calibrated, the NLL is that under temperatures which are fitted here, one for each
-        number of shots, and minus the NLL is the score.
+        number of shots, and drawn towards 1 where there are few classes; minus the NLL is the score.
         """
         if self._scores is None or self._scores.model is not model:
             self._scores = _Scores(self, model)
@@ -158,7 +158,8 @@ class Classification(Experiment):
             return {"accuracy": float(accuracy), "nll": float(nll), "score": float(accuracy)}
         beside = {PROTOTYPES: float(found.pop(0))} if self._has_prototypes(model) else {}
         p, y, mask = ([part for part in t.chunk(len(self._validation_shots))] for t in found)
-        fitted = [metrics.fit_temperature(*part, cautious=True) for part in zip(p, y, mask, strict=True)]
+        best = [metrics.fit_temperature(*part, cautious=True) for part in zip(p, y, mask, strict=True)]
+        fitted = [metrics.shrunk(T, self.splits.validation.classes) for T in best]
         parts = zip(p, y, mask, fitted, strict=True)
         nll = torch.cat([metrics.nll(metrics.tempered(p, t), y, mask) for p, y, mask, t in parts]).mean()
         at = {f"{AT}{shots}": t for shots, t in zip(self._validation_shots, fitted, strict=True)}
