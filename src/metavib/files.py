@@ -58,13 +58,29 @@ def _sweep(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a value as indented JSON, whole or not at all."""
+    """Writes a value as indented JSON, whole or not at all.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_json(Path(folder, "a.json"), {"beta": 1.0})
+        ...     print(read_json(Path(folder, "a.json")))
+        {'beta': 1.0}
+    """
     text = json.dumps(value, indent=2) + "\n"
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON; an error names the file."""
+    """Reads JSON; an error names the file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.json").write_text("[1, 2]")
+        ...     print(read_json(Path(folder, "a.json")))
+        [1, 2]
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -72,7 +88,16 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: dict[str, "Tensor"], metadata: dict[str, str]) -> None:
-    """Writes tensors and strings as a safetensors file, whole or not at all."""
+    """Writes tensors and strings as a safetensors file, whole or not at all.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_tensors(Path(folder, "a.safetensors"), {"w": torch.ones(2)}, {"step": "7"})
+        ...     print(read_tensors(Path(folder, "a.safetensors")))
+        ({'w': tensor([1., 1.])}, {'step': '7'})
+    """
     from safetensors.torch import save  # PyTorch comes with it, which files of text do not need
 
     whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}

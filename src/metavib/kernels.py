@@ -85,6 +85,15 @@ class Linear(ExplicitKernel):
         bias: append a constant 1 to $\phi$.
         learn_scale: learn v.
         scale: $e^v$ at the start.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import Linear
+        >>> phi = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+        >>> k = Linear()
+        >>> z = k.embed(phi)
+        >>> [[round(v, 3) for v in row] for row in k.gram(z, z).tolist()]
+        [[0.5, 1.5], [1.5, 12.5]]
     """
 
     def __init__(self, *, bias: bool = False, learn_scale: bool = True, scale: float = 1.0) -> None:
@@ -107,6 +116,15 @@ class Cosine(ExplicitKernel):
         bias: append a constant 1 to $\phi$.
         learn_scale: learn v.
         scale: $e^v$ at the start.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import Cosine
+        >>> phi = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+        >>> k = Cosine()
+        >>> z = k.embed(phi)
+        >>> [[round(v, 3) for v in row] for row in k.gram(z, z).tolist()]
+        [[1.0, 0.6], [0.6, 1.0]]
     """
 
     def __init__(self, *, bias: bool = False, learn_scale: bool = True, scale: float = 1.0) -> None:
@@ -129,6 +147,11 @@ class BNCosine(ExplicitKernel):
         bias: append a constant 1 to the normalised $\phi$.
         learn_scale: learn v.
         scale: $e^v$ at the start.
+
+    Example:
+        >>> from metavib.kernels import BNCosine
+        >>> sum(p.numel() for p in BNCosine(features=64).parameters())  # the scale v alone is learned
+        1
     """
 
     def __init__(
@@ -192,7 +215,17 @@ class Stationary(Kernel, ABC):
 
 
 class RBF(Stationary):
-    r"""$g(r) = e^{-r^2/2}$."""
+    r"""$g(r) = e^{-r^2/2}$.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import RBF
+        >>> phi = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+        >>> k = RBF(lengthscale=4.0)
+        >>> z = k.embed(phi)
+        >>> [[round(v, 3) for v in row] for row in k.gram(z, z).tolist()]
+        [[1.0, 0.535], [0.535, 1.0]]
+    """
 
     def of_squared_distance(self, r2: Tensor) -> Tensor:
         """The Gaussian bell."""
@@ -200,7 +233,17 @@ class RBF(Stationary):
 
 
 class Matern32(Stationary):
-    r"""$g(r) = (1 + \sqrt3 r) e^{-\sqrt3 r}$."""
+    r"""$g(r) = (1 + \sqrt3 r) e^{-\sqrt3 r}$.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import Matern32
+        >>> phi = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+        >>> k = Matern32(lengthscale=4.0)
+        >>> z = k.embed(phi)
+        >>> [[round(v, 3) for v in row] for row in k.gram(z, z).tolist()]
+        [[1.0, 0.423], [0.423, 1.0]]
+    """
 
     def of_squared_distance(self, r2: Tensor) -> Tensor:
         """Once differentiable functions."""
@@ -209,7 +252,17 @@ class Matern32(Stationary):
 
 
 class Matern52(Stationary):
-    r"""$g(r) = (1 + \sqrt5 r + \tfrac53 r^2) e^{-\sqrt5 r}$."""
+    r"""$g(r) = (1 + \sqrt5 r + \tfrac53 r^2) e^{-\sqrt5 r}$.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import Matern52
+        >>> phi = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+        >>> k = Matern52(lengthscale=4.0)
+        >>> z = k.embed(phi)
+        >>> [[round(v, 3) for v in row] for row in k.gram(z, z).tolist()]
+        [[1.0, 0.458], [0.458, 1.0]]
+    """
 
     def of_squared_distance(self, r2: Tensor) -> Tensor:
         """Twice differentiable functions."""
@@ -218,12 +271,24 @@ class Matern52(Stationary):
 
 
 def append_one(phi: Tensor) -> Tensor:
-    """Appends the bias feature."""
+    """Appends the bias feature.
+
+    Example:
+        >>> import torch
+        >>> append_one(torch.tensor([[2.0, 3.0]])).tolist()
+        [[2.0, 3.0, 1.0]]
+    """
     return torch.cat([phi, torch.ones_like(phi[..., :1])], -1)
 
 
 def unit(phi: Tensor) -> Tensor:
-    r"""$\phi / |\phi|$ for features of any magnitude; zero stays zero."""
+    r"""$\phi / |\phi|$ for features of any magnitude; zero stays zero.
+
+    Example:
+        >>> import torch
+        >>> [round(v, 3) for v in unit(torch.tensor([3.0, 4.0])).tolist()]
+        [0.6, 0.8]
+    """
     # Dividing by the largest entry first keeps the squares from over- and underflowing. It is a constant to the
     # gradient, since the result does not depend on it; and then |phi| >= 1 except at zero, whose gradient stays finite.
     largest = phi.detach().abs().amax(-1, keepdim=True)

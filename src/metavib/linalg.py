@@ -22,6 +22,11 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
     On a CPU a failed factorisation raises at once with a diagnosis. On a GPU, where looking would make the host wait
     for the device (and cannot be captured in a graph), the factor of a failed matrix is NaN instead, so
     that the bound is NaN and the training loop, which looks at it now and then, stops.
+
+    Example:
+        >>> import torch
+        >>> cholesky(torch.tensor([[4.0, 2.0], [2.0, 2.0]])).tolist()
+        [[2.0, 0.0], [1.0, 1.0]]
     """
     L, info = torch.linalg.cholesky_ex(A)
     failed = info != 0
@@ -76,12 +81,25 @@ class Triangular:
 
 
 def factorise(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Factor:
-    """The factor of A: by a library, or written out where calling one takes longer than the arithmetic."""
+    """The factor of A: by a library, or written out where calling one takes longer than the arithmetic.
+
+    Example:
+        >>> import torch
+        >>> A = torch.tensor([[4.0, 2.0], [2.0, 2.0]])
+        >>> round(factorise(A).logdet().exp().item(), 3)  # the determinant
+        4.0
+    """
     return small_factors.Inverted.of(A) if small_factors.suit(A) else Triangular(cholesky(A, what=what))
 
 
 def identity_like(A: Tensor) -> Tensor:
-    """The identity matrix with the size, dtype and device of A's last two dimensions."""
+    """The identity matrix with the size, dtype and device of A's last two dimensions.
+
+    Example:
+        >>> import torch
+        >>> identity_like(torch.zeros(7, 2, 2)).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
     return torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
 
 
@@ -90,6 +108,13 @@ def root(x: Tensor) -> Tensor:
 
     A variance or a squared distance that is exactly zero has a zero gradient of its own, and zero times infinity
     would turn the gradient of every parameter into NaN.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([4.0, 0.0], requires_grad=True)
+        >>> root(x).sum().backward()
+        >>> x.grad.tolist()
+        [0.25, 0.0]
     """
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), 0.0)
 

@@ -27,6 +27,13 @@ class Nodes(NamedTuple):
     r"""$E_q[g(f)] \approx \sum_k w_k g(f_k)$: values `f (k, ..., v, c)`, log-weights `log_w`.
 
     Weights are `(k,)` where all points share them, and `(k, ..., v)` where each point has its own.
+
+    Example:
+        >>> import torch
+        >>> from metavib.marginals import Nodes
+        >>> nodes = Nodes(torch.tensor([[[1.0]], [[3.0]]]), torch.tensor([0.25, 0.75]).log())
+        >>> nodes.mean(nodes.f).item()
+        2.5
     """
 
     f: Tensor
@@ -43,7 +50,15 @@ class Nodes(NamedTuple):
 
 
 class Point(NamedTuple):
-    """All mass at f `(..., v, c)`."""
+    """All mass at f `(..., v, c)`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.marginals import Point
+        >>> q = Point(torch.tensor([[2.0]]))
+        >>> q.mean.item(), q.var.item()
+        (2.0, 0.0)
+    """
 
     f: Tensor
 
@@ -63,7 +78,15 @@ class Point(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Equally weighted draws f `(k, ..., v, c)`."""
+    """Equally weighted draws f `(k, ..., v, c)`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.marginals import Samples
+        >>> q = Samples(torch.tensor([[[1.0]], [[3.0]]]))  # two draws, one point, one latent value
+        >>> q.mean.item(), q.var.item()
+        (2.0, 1.0)
+    """
 
     f: Tensor
 
@@ -83,7 +106,16 @@ class Samples(NamedTuple):
 
 
 class Normal(NamedTuple):
-    """Independent Gaussians: mean `(..., v, c)`, var `(..., v, c)` or `(..., v, 1)` where outputs share it."""
+    """Independent Gaussians: mean `(..., v, c)`, var `(..., v, c)` or `(..., v, 1)` where outputs share it.
+
+    Example:
+        >>> import torch
+        >>> from metavib.marginals import Normal
+        >>> q = Normal(torch.tensor([[2.0]]), torch.tensor([[0.25]]))
+        >>> nodes = q.hermite(8)
+        >>> round(nodes.mean(nodes.f.square()).item(), 4)  # E_q[f^2] = 2^2 + 0.25
+        4.25
+    """
 
     mean: Tensor
     var: Tensor

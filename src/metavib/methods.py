@@ -27,12 +27,32 @@ from metavib.priors import FunctionPrior, WeightPrior
 
 
 def gp_vib(backbone: Backbone, kernel: Kernel, sites: SiteEncoder, likelihood: Likelihood) -> Model:
-    """GP-VIB, the paper's own method."""
+    """GP-VIB, the paper's own method.
+
+    Example:
+        >>> import torch
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> from metavib.tasks import examples, task
+        >>> _ = torch.manual_seed(0)
+        >>> parts = networks.MLP(1, (8,)), kernels.Linear(), encoders.ExactSites(), likelihoods.Gaussian(0.1)
+        >>> model = methods.gp_vib(*parts)
+        >>> support = examples([[0.0], [1.0]], [0.5, -0.5])
+        >>> query = examples([[2.0]], [-1.0])
+        >>> model(task(support, query)).mean.shape  # of one query point, one latent value
+        torch.Size([1, 1])
+    """
     return Model(FunctionPrior(backbone, kernel), GPEncoder(sites), likelihood)
 
 
 def maml(backbone: Backbone, likelihood: Likelihood, *, descent: Descent) -> Model:
-    """MAML (Finn et al. 2017): train with beta = 0."""
+    """MAML (Finn et al. 2017): train with beta = 0.
+
+    Example:
+        >>> from metavib import encoders, likelihoods, methods, networks
+        >>> descent = encoders.Descent(steps=5, rate=0.01)
+        >>> methods.maml(networks.MLP(1, (40, 40)), likelihoods.Gaussian(), descent=descent).dirac  # hence beta = 0
+        True
+    """
     return Model(WeightPrior(backbone, likelihood.latents), GradientEncoder(descent), likelihood)
 
 
@@ -54,6 +74,12 @@ def stochastic_maml(
         variance: starting value of s, shared by prior and posterior.
         separate_prior: starting value of a variance of the prior's own; s is then the posterior's alone.
         samples: weights drawn a task and step.
+
+    Example:
+        >>> from metavib import encoders, likelihoods, methods, networks
+        >>> descent = encoders.Descent(steps=5, rate=0.01)
+        >>> methods.stochastic_maml(networks.MLP(1, (40, 40)), likelihoods.Gaussian(), descent=descent).dirac
+        False
     """
     if separate_prior is None:
         prior = WeightPrior(backbone, likelihood.latents, variance=variance)
@@ -83,6 +109,13 @@ def gp_maml(
         descent: how the features' weights are adapted.
         beta: the weight of the KL in the inner objective.
         mean: whether inner steps ascend the bound of a point instead of that of the whole support.
+
+    Example:
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> parts = networks.MLP(1, (40, 40)), kernels.Linear(), encoders.ExactSites(), likelihoods.Gaussian(0.1)
+        >>> model = methods.gp_maml(*parts, descent=encoders.Descent(steps=1, rate=0.01), beta=1.0)
+        >>> type(model.encoder).__name__
+        'ComposedEncoder'
     """
     encoder = ComposedEncoder(descent, GPEncoder(sites), beta=beta, mean=mean)
     return Model(FunctionPrior(backbone, kernel), encoder, likelihood)
@@ -114,6 +147,14 @@ def stochastic_gp_maml(
         variance: starting value of s, shared by prior and posterior.
         mean: whether inner steps ascend the bound of a point instead of that of the whole support.
         samples: weights drawn for each task.
+
+    Example:
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> parts = networks.MLP(1, (40, 40)), kernels.Linear(), encoders.ExactSites(), likelihoods.Gaussian(0.1)
+        >>> descent = encoders.Descent(steps=1, rate=0.01)
+        >>> model = methods.stochastic_gp_maml(*parts, descent=descent, beta=1.0, beta_psi=0.1)
+        >>> type(model.encoder).__name__
+        'GaussianComposedEncoder'
     """
     if beta_psi and not beta:
         raise ValueError(f"beta_psi = {beta_psi} is a part of the KL that beta weighs, and needs beta above 0; got 0.")

@@ -18,6 +18,14 @@ class Model(nn.Module):
         prior: owns the network's weights and the kernel; of the kind the encoder expects.
         encoder: owns what turns a support set into a posterior.
         likelihood: owns the noise.
+
+    Example:
+        >>> from metavib import encoders, kernels, likelihoods, networks, priors
+        >>> from metavib.model import Model
+        >>> prior = priors.FunctionPrior(networks.MLP(1, (40, 40)), kernels.Linear())
+        >>> model = Model(prior, encoders.GPEncoder(encoders.ExactSites()), likelihoods.Gaussian(0.1))  # GP-VIB
+        >>> model.dirac
+        False
     """
 
     def __init__(self, prior: nn.Module, encoder: Encoder, likelihood: Likelihood) -> None:

@@ -19,7 +19,15 @@ from metavib.tasks.task import Examples, Task
 
 
 class Bound(NamedTuple):
-    r"""The terms of F, one number a task: `fit` $E_q[\log p(D_v|Z)]$, `rate` the KL, `value` fit - beta * rate."""
+    r"""The terms of F, one number a task: `fit` $E_q[\log p(D_v|Z)]$, `rate` the KL, `value` fit - beta * rate.
+
+    Example:
+        >>> import torch
+        >>> from metavib.objective import Bound
+        >>> fit, rate = torch.tensor([-3.0]), torch.tensor([2.0])
+        >>> Bound(fit, rate, fit - 0.5 * rate).value.item()
+        -4.0
+    """
 
     fit: Tensor
     rate: Tensor
@@ -52,6 +60,19 @@ def vib(model: Encodes, task: Task, *, beta: float, noise: Noise = None) -> Boun
         task: one task or a batch of them.
         beta: weight of the KL; 1 makes F an ELBO on $\log p(D_v)$ (eq. 5).
         noise: generator (or base samples) for the models that estimate an expectation by sampling.
+
+    Example:
+        >>> import torch
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks, vib
+        >>> from metavib.tasks import examples, task
+        >>> _ = torch.manual_seed(0)
+        >>> parts = networks.MLP(1, (8,)), kernels.Linear(), encoders.ExactSites(), likelihoods.Gaussian(0.1)
+        >>> model = methods.gp_vib(*parts)
+        >>> support = examples([[0.0], [1.0]], [0.5, -0.5])
+        >>> query = examples([[2.0]], [-1.0])
+        >>> F = vib(model, task(support, query), beta=1.0)
+        >>> bool(F.value == F.fit - F.rate), F.value.shape  # one task, one number
+        (True, torch.Size([]))
     """
     check_beta(beta, dirac=model.dirac)
     q = model.encode(task.support, points(task.query), noise)  # q(Z | D_t, X)
@@ -69,7 +90,13 @@ def bound(q: Encoding, likelihood: Likelihood, query: Examples, *, beta: float, 
 
 
 def check_beta(beta: float, *, dirac: bool) -> None:
-    """Refuses what the theory forbids."""
+    """Refuses what the theory forbids.
+
+    Example:
+        >>> from metavib.objective import check_beta
+        >>> check_beta(1.0, dirac=False)  # says nothing where all is well
+        >>> check_beta(0.0, dirac=True)
+    """
     if not 0 <= beta < float("inf"):
         raise ValueError(f"beta must be a finite number, 0 or above; got {beta}.")
     if beta > 0 and dirac:
@@ -91,6 +118,20 @@ def predictive(model: Encodes, task: Task, *, beta: float, noise: Noise = None) 
     points the cheapest way to pay less is a noise $\sigma^2$ that is too large, which then explains away the data that
     do come. In $F_p$ the variance of a prediction is $v + \sigma^2$, and $\sigma^2$ is left with the noise alone. F is
     the paper's; this one is the default on tables of real outputs, and RESULTS.md ("The two objectives") has both.
+
+    Example:
+        >>> import torch
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> from metavib.tasks import examples, task
+        >>> _ = torch.manual_seed(0)
+        >>> from metavib.objective import predictive, vib
+        >>> parts = networks.MLP(1, (8,)), kernels.Linear(), encoders.ExactSites(), likelihoods.Gaussian(0.1)
+        >>> model = methods.gp_vib(*parts)
+        >>> support = examples([[0.0], [1.0]], [0.5, -0.5])
+        >>> query = examples([[2.0]], [-1.0])
+        >>> given = task(support, query)
+        >>> bool(predictive(model, given, beta=1.0).value >= vib(model, given, beta=1.0).value)
+        True
     """
     check_beta(beta, dirac=model.dirac)
     q = model.encode(task.support, points(task.query), noise)  # q(Z | D_t, X)

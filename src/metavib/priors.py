@@ -19,6 +19,15 @@ class FunctionPrior(nn.Module):
         kernel: k.
         variance: starting value of s in the prior $\psi \sim N(\theta, \mathrm{diag}(s))$ over the network's weights,
             where a task has a distribution over these too; None where it has not.
+
+    Example:
+        >>> from metavib import kernels, networks, priors
+        >>> from metavib.tasks import examples
+        >>> from metavib.tasks.inputs import points
+        >>> prior = priors.FunctionPrior(networks.MLP(2, (8,)), kernels.Linear())
+        >>> support, query = examples([[0.0, 1.0]] * 5, [1.0] * 5), examples([[1.0, 1.0]] * 3, [0.0] * 3)
+        >>> [tuple(phi.shape) for phi in prior.features(support, points(query))]
+        [(5, 8), (3, 8)]
     """
 
     def __init__(self, backbone: Backbone, kernel: Kernel, *, variance: float | None = None) -> None:
@@ -70,6 +79,12 @@ class WeightPrior(nn.Module):
         backbone: the network up to its last hidden layer.
         outputs: c.
         variance: starting value of s; None where the encoder is a Dirac and no prior is needed.
+
+    Example:
+        >>> from metavib import networks, priors
+        >>> prior = priors.WeightPrior(networks.MLP(1, (40, 40)), outputs=1, variance=1e-4)
+        >>> sum(weights.numel() for weights in prior.network.theta().values())
+        1761
     """
 
     def __init__(self, backbone: Backbone, outputs: int, *, variance: float | None = None) -> None:
@@ -96,7 +111,13 @@ def joins_each(prior: nn.Module) -> bool:
 
 
 class Headed(nn.Module):
-    """A backbone with a linear layer to c outputs on top."""
+    """A backbone with a linear layer to c outputs on top.
+
+    Example:
+        >>> from metavib import networks, priors
+        >>> priors.Headed(networks.MLP(1, (40, 40)), outputs=5).head.weight.shape
+        torch.Size([5, 40])
+    """
 
     def __init__(self, backbone: Backbone, outputs: int) -> None:
         super().__init__()

@@ -27,6 +27,12 @@ def trapezoid(
 
     The ends count in full, since the integrand is negligible there. Nodes are constants: the integral does not depend
     on where they are, so that no gradient has to pass through their places.
+
+    Example:
+        >>> import torch
+        >>> x, h = trapezoid(torch.tensor(-8.0), torch.tensor(8.0), 40)
+        >>> round(((-x.square() / 2).exp().sum() * h).item() ** 2 / 2, 4)  # pi
+        3.1416
     """
     low, high = low.detach(), high.detach()
     h = (high - low) / (k - 1)
@@ -56,7 +62,14 @@ def reach(a: Float[Tensor, "*b"], precision: Float[Tensor, "*b"] | float = 0.0) 
 
 @lru_cache(maxsize=16)
 def hermite(k: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    r"""Nodes $x_i$ and logarithms of the weights of Gauss-Hermite: $E[g(\epsilon)] = \sum_i w_i g(\sqrt2 x_i)$."""
+    r"""Nodes $x_i$ and logarithms of the weights of Gauss-Hermite: $E[g(\epsilon)] = \sum_i w_i g(\sqrt2 x_i)$.
+
+    Example:
+        >>> import torch
+        >>> x, log_w = hermite(8, torch.float64, torch.device("cpu"))
+        >>> round((log_w.exp() * (2**0.5 * x) ** 4).sum().item(), 6)  # the fourth moment of a standard normal
+        3.0
+    """
     x, w = np.polynomial.hermite.hermgauss(k)
     return _tensors(x, np.log(w) - log(sqrt(pi)), dtype, device)
 
@@ -68,6 +81,13 @@ def logistic_mixture(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, 
     The logistic distribution is a scale mixture of Gaussians whose standard deviation is $\tau = 2 \kappa$, where
     $\kappa$ has the distribution of Kolmogorov and Smirnov (Andrews and Mallows 1974). On the logarithm of $\kappa$, 28
     nodes leave an error below 1e-8.
+
+    Example:
+        >>> import torch
+        >>> tau2, log_w = logistic_mixture(torch.float64, torch.device("cpu"))
+        >>> Phi = torch.distributions.Normal(0.0, 1.0).cdf
+        >>> round((log_w.exp() * Phi(2.0 / tau2.sqrt())).sum().item(), 6), round(1 / (1 + 2.718281828**-2), 6)
+        (0.880797, 0.880797)
     """
     kappa = np.geomspace(0.17, 3.8, 28)
     n = np.arange(1, 40)[:, None]

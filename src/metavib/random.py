@@ -58,7 +58,14 @@ Noise = Stream | Portion | Tensor | None
 
 
 def draw(function: Callable[..., Tensor], *args: Any, stream: Stream, **options: Any) -> Tensor:
-    """`function(*args, **options)`, one of torch.rand, torch.randn and torch.randint, from a stream on its device."""
+    """`function(*args, **options)`, one of torch.rand, torch.randn and torch.randint, from a stream on its device.
+
+    Example:
+        >>> import torch
+        >>> from metavib.random import draw, seeded
+        >>> draw(torch.randint, 10, (3,), stream=seeded(0)).shape
+        torch.Size([3])
+    """
     if isinstance(stream, Drawn):
         return stream.take()
     if isinstance(stream, Noted):
@@ -75,6 +82,12 @@ def standard_normal(shape: tuple[int, ...], noise: Noise, *, like: Tensor) -> Te
         noise: a stream to draw from, or a tensor of base samples broadcastable to `shape` in all but its first
             dimension, whose length then replaces `shape[0]`.
         like: gives dtype and device.
+
+    Example:
+        >>> import torch
+        >>> from metavib.random import seeded, standard_normal
+        >>> standard_normal((200, 5), seeded(0), like=torch.zeros(())).shape
+        torch.Size([200, 5])
     """
     if isinstance(noise, Stream):
         return draw(torch.randn, shape, stream=noise, dtype=like.dtype)
@@ -97,6 +110,13 @@ def seeded(*seeds: int, device: torch.device | str = "cpu") -> Generator:
     """A generator for the stream named by some integers below 2**32; different names give unrelated streams.
 
     Names that differ by trailing zeros alone are the same: (1,) is (1, 0).
+
+    Example:
+        >>> import torch
+        >>> from metavib.random import seeded
+        >>> first, again, other = (torch.rand(1, generator=seeded(3, k)).item() for k in (1, 1, 2))
+        >>> first == again, first == other
+        (True, False)
     """
     if not all(0 <= seed < 2**32 for seed in seeds):
         raise ValueError(f"seeds must be whole numbers from 0 to below 2**32; got {seeds}.")

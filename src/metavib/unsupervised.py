@@ -32,7 +32,14 @@ class Observations(NamedTuple):
 
 
 class Latent(NamedTuple):
-    r"""$q(Z \mid D_t) = N(Z \mid \mu, \mathrm{diag}(v))$ of each task, `(..., k)` both."""
+    r"""$q(Z \mid D_t) = N(Z \mid \mu, \mathrm{diag}(v))$ of each task, `(..., k)` both.
+
+    Example:
+        >>> import torch
+        >>> from metavib.unsupervised import Latent
+        >>> Latent(torch.zeros(4), torch.ones(4)).kl().item()  # the prior itself
+        0.0
+    """
 
     mean: Tensor
     var: Tensor
@@ -102,6 +109,16 @@ def vib(model: LatentModel, support: Observations, query: Observations, *, beta:
         query: what they are judged on.
         beta: weight of the KL.
         noise: generator (or base samples) for the draws of Z.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from metavib.unsupervised import LatentModel, observations, vib
+        >>> model = LatentModel(nn.Linear(2, 6), nn.Linear(3, 2))  # points of the plane, three latent numbers
+        >>> support, query = observations(torch.randn(7, 5, 2)), observations(torch.randn(7, 9, 2))
+        >>> F = vib(model, support, query, beta=1.0, noise=torch.Generator())
+        >>> F.value.shape  # seven tasks
+        torch.Size([7])
     """
     check_beta(beta, dirac=False)
     q = model.encode(support)
@@ -116,6 +133,12 @@ def observations(y: Tensor, mask: Tensor | None = None) -> Observations:
     Args:
         y: a vector for each point, `(..., n, d)`.
         mask: which points are real; values of others are ignored.
+
+    Example:
+        >>> import torch
+        >>> from metavib.unsupervised import observations
+        >>> observations(torch.zeros(3, 10, 2)).mask.shape  # three tasks of ten points in the plane
+        torch.Size([3, 10])
     """
     if y.ndim < 2 or not y.is_floating_point():
         raise ValueError(f"observations are real vectors, (..., n, d); got {y.dtype} of shape {tuple(y.shape)}.")

@@ -285,20 +285,41 @@ def dkt(
 
 
 def dkt_linear(backbone: Backbone, ways: int, *, slots: int | None = None, noise: float = 0.1) -> Model:
-    """DKT with a linear kernel, which starts where DKT's does: (log 2)^2 phi . phi'."""
+    """DKT with a linear kernel, which starts where DKT's does: (log 2)^2 phi . phi'.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.dkt_linear(networks.Conv4(1, 28), ways=5)
+        >>> type(model.encoder).__name__, model.dirac
+        ('RegressionEncoder', False)
+    """
     scale = GPYTORCH_START**2 * backbone.features  # metavib's linear kernel divides by M, theirs does not
     return dkt(backbone, ways, kernel=Linear(learn_scale=False), scale=scale, slots=slots, noise=noise)
 
 
 def dkt_cosine(backbone: Backbone, ways: int, *, slots: int | None = None, noise: float = 0.1) -> Model:
-    """DKT with the cosine kernel ("CosSim")."""
+    """DKT with the cosine kernel ("CosSim").
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.dkt_cosine(networks.Conv4(1, 28), ways=5)
+        >>> type(model.encoder).__name__, model.dirac
+        ('RegressionEncoder', False)
+    """
     return dkt(backbone, ways, kernel=Cosine(learn_scale=False), slots=slots, noise=noise)
 
 
 def dkt_bn_cosine(
     backbone: Backbone, ways: int, *, norm: str = "running", slots: int | None = None, noise: float = 0.1
 ) -> Model:
-    """DKT with batch-norm before the cosine kernel ("BNCosSim")."""
+    """DKT with batch-norm before the cosine kernel ("BNCosSim").
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.dkt_bn_cosine(networks.Conv4(1, 28), ways=5)
+        >>> type(model.encoder).__name__, model.dirac
+        ('RegressionEncoder', False)
+    """
     return dkt(
         backbone, ways, kernel=BNCosine(backbone.features, norm=norm, learn_scale=False), slots=slots, noise=noise
     )

@@ -143,10 +143,24 @@ def _best(K: Tensor, Y: Tensor, real: Tensor, candidates: list[Tensor]) -> Tenso
 
 
 def nearest_centroids(backbone: Backbone, ways: int) -> Model:
-    """Nearest centroids by cosine, their probabilities a softmax with a learned scale: train with beta = 0."""
+    """Nearest centroids by cosine, their probabilities a softmax with a learned scale: train with beta = 0.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.nearest_centroids(networks.Conv4(1, 28), ways=5)
+        >>> type(model.encoder).__name__, model.dirac
+        ('CentroidEncoder', True)
+    """
     return Model(Embedding(backbone), CentroidEncoder(), Softmax(ways))
 
 
 def logistic_regression(backbone: Backbone, ways: int) -> Model:
-    """Logistic regression on the support of each task, its penalty learned over tasks: train with beta = 0."""
+    """Logistic regression on the support of each task, its penalty learned over tasks: train with beta = 0.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.logistic_regression(networks.Conv4(1, 28), ways=5)
+        >>> type(model.encoder).__name__, model.dirac
+        ('LogisticEncoder', True)
+    """
     return Model(Embedding(backbone), LogisticEncoder(), Softmax(ways))

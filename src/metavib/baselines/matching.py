@@ -283,6 +283,12 @@ def matching_net(backbone: Backbone, ways: int, *, context: Context | None = Non
         ways: classes of a task.
         context: `FullContext(backbone.features)` for full-context embeddings, as in DKT's comparison; none where None.
         scale: what the cosines are multiplied with.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.matching_net(networks.Conv4(1, 28), ways=5)
+        >>> type(model.encoder).__name__, model.dirac
+        ('MatchingEncoder', True)
     """
     encoder = MatchingEncoder(NoContext() if context is None else context, scale=scale)
     return Model(Embedding(backbone), encoder, Softmax(ways))

@@ -81,5 +81,11 @@ def proto_net(backbone: Backbone, ways: int) -> Model:
     Args:
         backbone: the network.
         ways: classes of a task.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.proto_net(networks.Conv4(1, 28), ways=5)
+        >>> type(model.encoder).__name__, model.dirac
+        ('PrototypeEncoder', True)
     """
     return Model(Embedding(backbone), PrototypeEncoder(), Softmax(ways))

@@ -330,12 +330,26 @@ class FittedHead(Encoder):
 
 
 def feature_transfer(backbone: Backbone, classes: int) -> Model:
-    """Feature Transfer, phase 1: a linear head over all training classes. Train on `AllWay` with beta = 0."""
+    """Feature Transfer, phase 1: a linear head over all training classes. Train on `AllWay` with beta = 0.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.feature_transfer(networks.Conv4(1, 28), classes=64)
+        >>> type(model.encoder).__name__, model.dirac
+        ('CommonHead', True)
+    """
     return Model(Embedding(backbone), CommonHead(LinearHead(backbone.features), classes), Softmax(classes))
 
 
 def baseline_pp(backbone: Backbone, classes: int) -> Model:
-    """Baseline++ (Chen et al. 2019), phase 1: a cosine head over all classes. Train on `AllWay` with beta = 0."""
+    """Baseline++ (Chen et al. 2019), phase 1: a cosine head over all classes. Train on `AllWay` with beta = 0.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.baseline_pp(networks.Conv4(1, 28), classes=64)
+        >>> type(model.encoder).__name__, model.dirac
+        ('CommonHead', True)
+    """
     head = CosineHead(backbone.features, scale=FEW if classes <= 200 else MANY)
     return Model(Embedding(backbone), CommonHead(head, classes), Softmax(classes))
 
@@ -347,6 +361,13 @@ def fine_tuned(trained: Model, ways: int, *, sgd: SGD | None = None) -> Model:
         trained: a model of phase 1, whose network is shared, not copied.
         ways: classes of a new task.
         sgd: how the head is fitted; as Chen et al. do where None.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> trained = baselines.baseline_pp(networks.Conv4(1, 28), classes=64)  # to be trained on all classes
+        >>> model = baselines.fine_tuned(trained, ways=5)
+        >>> model.prior is trained.prior
+        True
     """
     if not isinstance(trained.encoder, CommonHead):
         raise TypeError(

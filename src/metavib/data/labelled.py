@@ -104,7 +104,15 @@ def labelled(images: Any, labels: Any, names: Sequence[str]) -> Labelled:
 
 
 def select_classes(data: Labelled, which: Sequence[int] | Sequence[str]) -> Labelled:
-    """The pictures of some classes, given by index or by name; labels are renumbered in the order given."""
+    """The pictures of some classes, given by index or by name; labels are renumbered in the order given.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import labelled, select_classes
+        >>> data = labelled(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), [0, 0, 1, 1], ["a", "b"])
+        >>> select_classes(data, ["b"]).names
+        ('b',)
+    """
     position = {name: c for c, name in enumerate(data.names)}
     unknown = [str(w) for w in which if isinstance(w, str) and w not in position]
     if unknown:
@@ -125,7 +133,16 @@ def select_classes(data: Labelled, which: Sequence[int] | Sequence[str]) -> Labe
 
 
 def concatenate(*sets: Labelled) -> Labelled:
-    """All classes of several sets as one; pictures must have one shape, and class names be different."""
+    """All classes of several sets as one; pictures must have one shape, and class names be different.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import labelled, concatenate
+        >>> data = labelled(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), [0, 0, 1, 1], ["a", "b"])
+        >>> more = labelled(data.images, data.labels, ["c", "d"])
+        >>> concatenate(data, more).names
+        ('a', 'b', 'c', 'd')
+    """
     if not sets:
         raise ValueError("concatenate needs at least one set; got none.")
     shapes = {tuple(s.images.shape[1:]) for s in sets}
@@ -140,7 +157,15 @@ def concatenate(*sets: Labelled) -> Labelled:
 
 
 def invert(data: Labelled) -> Labelled:
-    """Swaps ink and paper: 255 minus every pixel."""
+    """Swaps ink and paper: 255 minus every pixel.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import labelled, invert
+        >>> data = labelled(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), [0, 0, 1, 1], ["a", "b"])
+        >>> int(invert(data).images.max())
+        255
+    """
     return data._replace(images=255 - data.images)
 
 
@@ -149,6 +174,13 @@ def rotations(data: Labelled) -> Labelled:
 
     The classes come in blocks, all of them unrotated first; a quarter turn counter-clockwise adds `/rot090`
     to the name, and so on (`/rot000` is the picture as it was).
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import labelled, rotations
+        >>> data = labelled(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), [0, 0, 1, 1], ["a", "b"])
+        >>> rotations(data).names[1:4]
+        ('b/rot000', 'a/rot090', 'b/rot090')
     """
     if data.images.shape[-2] != data.images.shape[-1]:
         raise ValueError(f"rotations need square pictures; got {tuple(data.images.shape[-2:])}.")

@@ -25,6 +25,11 @@ class GPEncoder(Encoder):
 
     Args:
         sites: how support points become sites.
+
+    Example:
+        >>> from metavib import encoders
+        >>> encoders.GPEncoder(encoders.SimplifiedSites(m=5.0, s=0.13)).dirac
+        False
     """
 
     def __init__(self, sites: SiteEncoder) -> None:

@@ -148,6 +148,11 @@ class GradientEncoder(Encoder):
 
     Args:
         descent: how $\Delta$ is made.
+
+    Example:
+        >>> from metavib import encoders
+        >>> encoders.GradientEncoder(encoders.Descent(steps=5, rate=0.01)).dirac  # a point mass: train with beta = 0
+        True
     """
 
     dirac = True
@@ -176,6 +181,11 @@ class GaussianGradientEncoder(Encoder):
         descent: how $\Delta$ is made.
         samples: how many weights are drawn for the expected log likelihood.
         variances: the encoder's own s; None to share the prior's, when the KL is $\frac12 \sum \Delta_j^2/s_j$.
+
+    Example:
+        >>> from metavib import encoders
+        >>> encoders.GaussianGradientEncoder(encoders.Descent(steps=5, rate=0.01), samples=4).dirac
+        False
     """
 
     def __init__(self, descent: Descent, *, samples: int = 1, variances: Variances | None = None) -> None:

@@ -41,7 +41,17 @@ class SiteEncoder(nn.Module, ABC):
 
 
 class ExactSites(SiteEncoder):
-    r"""$m = y$, $s = \sigma^2$: the exact posterior under a Gaussian likelihood, of y or of its logarithm."""
+    r"""$m = y$, $s = \sigma^2$: the exact posterior under a Gaussian likelihood, of y or of its logarithm.
+
+    Example:
+        >>> import torch
+        >>> from metavib.encoders import ExactSites
+        >>> from metavib.likelihoods import Gaussian
+        >>> phi, y = torch.zeros(2, 3), torch.tensor([1.5, -2.0])
+        >>> m, s = ExactSites()(phi, y, torch.ones(2, dtype=torch.bool), Gaussian(noise=0.1))
+        >>> [round(v, 2) for v in m.flatten().tolist()], [round(v, 2) for v in s.tolist()]
+        ([1.5, -2.0], [0.1, 0.1])
+    """
 
     def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
         """The observations themselves."""
@@ -59,6 +69,15 @@ class SimplifiedSites(SiteEncoder):
     Args:
         m: starting value of $\tilde m$.
         s: starting value of $\sigma^2$.
+
+    Example:
+        >>> import torch
+        >>> from metavib.encoders import SimplifiedSites
+        >>> from metavib.likelihoods import Bernoulli
+        >>> phi, y = torch.zeros(2, 3), torch.tensor([0, 1])
+        >>> m, s = SimplifiedSites(m=5.0, s=0.13)(phi, y, torch.ones(2, dtype=torch.bool), Bernoulli())
+        >>> [round(v, 2) for v in m.flatten().tolist()], [round(v, 2) for v in s.tolist()]
+        ([-5.0, 5.0], [0.13, 0.13])
     """
 
     def __init__(self, *, m: float = 1.0, s: float = 0.69) -> None:
@@ -98,6 +117,15 @@ class FullSites(SiteEncoder):
         features: length of $\phi$.
         m: what $\tilde m$ starts near.
         s: what s starts near.
+
+    Example:
+        >>> import torch
+        >>> from metavib.encoders import FullSites
+        >>> from metavib.likelihoods import Softmax
+        >>> phi, y = torch.zeros(2, 3), torch.tensor([0, 2])
+        >>> m, s = FullSites(features=3)(phi, y, torch.ones(2, dtype=torch.bool), Softmax(3))
+        >>> m.shape, s.shape  # a column for each class, one variance for all of them
+        (torch.Size([2, 3]), torch.Size([2]))
     """
 
     def __init__(self, features: int, *, m: float = 1.0, s: float = 0.69) -> None:
@@ -121,6 +149,15 @@ class GeneralSites(SiteEncoder):
     Args:
         features: length of $\phi$.
         hidden: hidden units.
+
+    Example:
+        >>> import torch
+        >>> from metavib.encoders import GeneralSites
+        >>> from metavib.likelihoods import Poisson
+        >>> phi, y = torch.zeros(2, 3), torch.tensor([0, 7])
+        >>> m, s = GeneralSites(features=3)(phi, y, torch.ones(2, dtype=torch.bool), Poisson())
+        >>> m.shape, s.shape
+        (torch.Size([2, 1]), torch.Size([2]))
     """
 
     def __init__(self, features: int, *, hidden: int = 32) -> None:

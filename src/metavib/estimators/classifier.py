@@ -94,6 +94,21 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         report_: after a training on pictures, its test on classes that were not learned from; `print` shows a table.
         candidates_: where classes are told apart by the columns, the kernels that were tried and the log loss of each
             on tasks of classes held out, the best first.
+
+    Example:
+        >>> import numpy as np
+        >>> from metavib import FewShotClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> centres = rng.normal(size=(40, 6))  # forty classes of twelve rows
+        >>> y = np.repeat(np.arange(40), 12)
+        >>> X = centres[y] + 0.3 * rng.normal(size=(480, 6))
+        >>> known = y < 35
+        >>> model = FewShotClassifier(random_state=0).fit(X[known], y[known])
+        >>> few = np.flatnonzero(~known)[::6]  # two rows of each of five new classes
+        >>> new = model.adapt(X[few], y[few])
+        >>> rest = np.setdiff1d(np.flatnonzero(~known), few)
+        >>> bool(np.mean(new.predict(X[rest]) == y[rest]) > 0.9), new.predict_proba(X[rest]).shape
+        (True, (50, 5))
     """
 
     candidates_: list[Candidate]

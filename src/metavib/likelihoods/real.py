@@ -26,6 +26,15 @@ class Gaussian(RealLikelihood):
         noise: starting value of the noise variance.
         floor: its lower bound, which is also what keeps K + S well conditioned in the exact encoder.
         learn: whether the noise variance is learned.
+
+    Example:
+        >>> import torch
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.marginals import Normal
+        >>> q = Normal(torch.tensor([[2.0]]), torch.tensor([[0.5]]))
+        >>> mean, variance = Gaussian(noise=0.1).predict(q)
+        >>> round(mean.item(), 2), round(variance.item(), 2)
+        (2.0, 0.6)
     """
 
     def __init__(self, noise: float = 1.0, *, floor: float = 1e-3, learn: bool = True) -> None:

@@ -103,6 +103,17 @@ class Primal(Posterior):
         kernel: an explicit kernel.
         memory: what the points had to say, in float64.
         dtype: precision of `kl` and `log_evidence`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import Linear
+        >>> from metavib.posteriors import Primal, Sites, memorise
+        >>> kernel, phi = Linear(), torch.tensor([[1.0], [2.0]])
+        >>> sites = Sites(torch.tensor([[1.0], [2.0]]), torch.tensor([0.1, 0.1]))
+        >>> q = Primal(kernel, memorise(kernel.embed(phi), torch.tensor([True, True]), sites))
+        >>> at = q.marginals(torch.tensor([[3.0]]))
+        >>> round(at.mean.item(), 2), round(at.var.item(), 2)  # nearly 3, which the two points suggest
+        (2.94, 0.18)
     """
 
     def __init__(self, kernel: ExplicitKernel, memory: Memory, *, dtype: torch.dtype = torch.float64) -> None:

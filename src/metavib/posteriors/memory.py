@@ -29,6 +29,13 @@ class Sites(NamedTuple):
     """Pseudo-observations N(m | f, s), one a support point: `m (..., n, c)`, `s (..., n)`.
 
     A masked point is the site m = 0, s = 1 at z = 0, which drops out of every term exactly.
+
+    Example:
+        >>> import torch
+        >>> from metavib.posteriors import Sites
+        >>> sites = Sites(m=torch.tensor([[1.0], [-1.0]]), s=torch.tensor([0.1, 0.1]))  # two points, one latent value
+        >>> sites.m.shape
+        torch.Size([2, 1])
     """
 
     m: Tensor
@@ -41,6 +48,17 @@ class Memory(NamedTuple):
     `A` $= Z^\top S^{-1} Z$ `(..., M, M)`, `b` $= Z^\top S^{-1} m$ `(..., M, c)`, `c` $= \sum m^2/s$ `(..., c)`,
     `l` $= \sum \log s$ `(...)`, `n` points `(...)`. Additive: memories of disjoint points add up, and points are
     forgotten by subtraction.
+
+    Example:
+        >>> import torch
+        >>> from metavib.posteriors import Sites, memorise
+        >>> def known(z, y):
+        ...     sites = Sites(torch.tensor(y).unsqueeze(-1), torch.full((len(y),), 0.1))
+        ...     return memorise(torch.tensor(z), torch.ones(len(y), dtype=torch.bool), sites)
+        >>> here, there = known([[1.0, 0.0]], [2.0]), known([[0.0, 1.0]], [3.0])
+        >>> both = here + there
+        >>> int(both.n), torch.equal((both - there).A, here.A)
+        (2, True)
     """
 
     A: Tensor
@@ -63,7 +81,16 @@ class Memory(NamedTuple):
 
 
 def memorise(z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Sites) -> Memory:
-    """The memory of some points, in float64 whatever they are in: sums of many large numbers stay exact."""
+    """The memory of some points, in float64 whatever they are in: sums of many large numbers stay exact.
+
+    Example:
+        >>> import torch
+        >>> from metavib.posteriors import Sites, memorise
+        >>> z, sites = torch.tensor([[1.0], [2.0]]), Sites(torch.tensor([[3.0], [5.0]]), torch.tensor([0.5, 0.5]))
+        >>> memory = memorise(z, torch.tensor([True, True]), sites)
+        >>> memory.A.item(), memory.b.item()  # (1 + 4) / 0.5, (3 + 10) / 0.5
+        (10.0, 26.0)
+    """
     m, s = sites.m.double(), sites.s.double()
     z = z.double() * mask.unsqueeze(-1)
     weighted = z / s.unsqueeze(-1)

@@ -21,6 +21,13 @@ class Dirac(Posterior):
     Args:
         psi: weights, each with the tasks in its leading dimensions.
         decode: the network.
+
+    Example:
+        >>> import torch
+        >>> from metavib.posteriors import Dirac
+        >>> q = Dirac({"w": torch.tensor(2.0)}, lambda psi, x: psi["w"] * x, torch.Size())
+        >>> q.marginals(torch.tensor([[3.0]])).f.item(), q.kl().item()
+        (6.0, inf)
     """
 
     def __init__(self, psi: Weights, decode: Decoder, batch_shape: torch.Size) -> None:
@@ -46,6 +53,14 @@ class DiagonalNormal(Posterior):
         decode: the network.
         samples: how many weights are drawn for the marginals.
         ranks: number of trailing dimensions of each weight that are its own, not the tasks'.
+
+    Example:
+        >>> import torch
+        >>> from metavib.posteriors import DiagonalNormal
+        >>> psi, theta, s = ({"w": torch.tensor([number])} for number in (0.3, 0.1, 0.04))
+        >>> q = DiagonalNormal(psi, s, theta, s, lambda w, x: x, samples=1, ranks={"w": 1})
+        >>> round(q.kl().item(), 3)  # 0.2^2 / (2 * 0.04)
+        0.5
     """
 
     def __init__(

@@ -16,7 +16,14 @@ from torch import Tensor
 
 
 class Examples(NamedTuple):
-    """Inputs, outputs and which of them are real: `x (..., n, *event)`, `y (..., n)`, `mask (..., n)`."""
+    """Inputs, outputs and which of them are real: `x (..., n, *event)`, `y (..., n)`, `mask (..., n)`.
+
+    Example:
+        >>> from metavib.tasks import examples
+        >>> five = examples([[0.0], [1.0], [2.0], [3.0], [4.0]], [1.0, 2.0, 3.0, 4.0, 5.0])
+        >>> five.size, five.batch_shape
+        (5, torch.Size([]))
+    """
 
     x: Tensor
     y: Tensor
@@ -40,7 +47,14 @@ class Examples(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A support set to adapt to and a query set to predict; both may carry the same leading batch dimensions."""
+    """A support set to adapt to and a query set to predict; both may carry the same leading batch dimensions.
+
+    Example:
+        >>> from metavib.tasks import examples, task
+        >>> one = task(examples([[0.0]], [1.0]), examples([[1.0], [2.0]], [2.0, 3.0]))
+        >>> one.support.size, one.query.size
+        (1, 2)
+    """
 
     support: Examples
     query: Examples
@@ -64,6 +78,12 @@ def examples(x: Any, y: Any, mask: Any = None, *, name: str = "examples") -> Exa
         mask: which points are real, `(..., n)`; all of them unless told. Values under a false mask are ignored
             and replaced by zeros, so that padding may hold anything.
         name: what to call these examples in an error message.
+
+    Example:
+        >>> from metavib.tasks import examples
+        >>> found = examples([0.0, 1.0, 9.0], [1.0, 2.0, float("nan")], mask=[True, True, False])  # the last is padding
+        >>> found.x.shape, found.y.tolist()
+        (torch.Size([3, 1]), [1.0, 2.0, 0.0])
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     if y.ndim < 1:
@@ -102,6 +122,11 @@ def task(support: Examples, query: Examples) -> Task:
 
     An empty support is a task like any other (the posterior is the prior); an empty query is an error, since
     there would be nothing to predict.
+
+    Example:
+        >>> from metavib.tasks import examples, task
+        >>> task(examples([], []), examples([1.0], [2.0])).support.size  # nothing is known of it yet
+        0
     """
     if support.batch_shape != query.batch_shape:
         raise ValueError(
@@ -119,20 +144,41 @@ def task(support: Examples, query: Examples) -> Task:
 
 
 def stack(tasks: Sequence[Task]) -> Task:
-    """Batches tasks, of equal or unequal sizes, along a new leading dimension; shorter ones are padded and masked."""
+    """Batches tasks, of equal or unequal sizes, along a new leading dimension; shorter ones are padded and masked.
+
+    Example:
+        >>> from metavib.tasks import examples, stack, task
+        >>> small = task(examples([0.0], [1.0]), examples([1.0], [2.0]))
+        >>> large = task(examples([0.0, 2.0], [1.0, 3.0]), examples([1.0], [2.0]))
+        >>> stack([small, large]).support.mask.tolist()
+        [[True, False], [True, True]]
+    """
     if not tasks:
         raise ValueError("stack needs at least one task; got none.")
     return Task(pad([t.support for t in tasks]), pad([t.query for t in tasks]))
 
 
 def pad(sets: Sequence[Examples]) -> Examples:
-    """Stacks sets of examples, padding each with masked points to the size of the largest."""
+    """Stacks sets of examples, padding each with masked points to the size of the largest.
+
+    Example:
+        >>> from metavib.tasks import examples, pad
+        >>> pad([examples([0.0], [1.0]), examples([0.0, 2.0], [1.0, 3.0])]).y.tolist()
+        [[1.0, 0.0], [1.0, 3.0]]
+    """
     n = max(s.size for s in sets)
     return Examples(*(torch.stack(column) for column in zip(*(_pad_to(s, n) for s in sets), strict=True)))
 
 
 def select(tasks: Task, index: Any) -> Task:
-    """The tasks at an index of the leading dimensions."""
+    """The tasks at an index of the leading dimensions.
+
+    Example:
+        >>> from metavib.tasks import examples, select, stack, task
+        >>> one = task(examples([0.0], [1.0]), examples([1.0], [2.0]))
+        >>> select(stack([one, one, one]), [0, 2]).batch_shape
+        torch.Size([2])
+    """
     return Task(Examples(*(t[index] for t in tasks.support)), Examples(*(t[index] for t in tasks.query)))
 
 

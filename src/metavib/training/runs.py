@@ -47,6 +47,17 @@ def run(config: Config, folder: Path, *, resume: bool = False, quiet: bool = Fal
 
     Raises:
         metavib.training.stopping.Interrupted: after Ctrl-C or SIGTERM, once the state is saved.
+
+    Example:
+        >>> import tempfile
+        >>> from metavib.training import run
+        >>> from metavib.training.fields import override
+        >>> from metavib.training.recipes import recipe
+        >>> tiny = {"train.steps": 2, "train.validation_tasks": 2, "test.shots": [5], "test.tasks": 2}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     record = run(override(recipe("sinusoid", "gp-vib"), tiny), Path(folder, "run"), quiet=True)
+        >>> [row["shots"] for row in record["evaluation"]["rows"]]
+        [5]
     """
     build.set_torch(config)
     with processes.joined(config.device) as ranks:

@@ -28,6 +28,11 @@ class Choices:
 
     Args:
         values: at least one.
+
+    Example:
+        >>> from metavib.tune.ranges import Choices
+        >>> str(Choices((0.001, 0.01))), 0.01 in Choices((0.001, 0.01))
+        ('0.001, 0.01', True)
     """
 
     values: tuple[Value, ...]
@@ -61,7 +66,13 @@ class Choices:
 @final
 @dataclass(frozen=True)
 class Interval:
-    """All numbers from `low` to `high`, by their logarithm where `low` is positive; whole ones where both ends are."""
+    """All numbers from `low` to `high`, by their logarithm where `low` is positive; whole ones where both ends are.
+
+    Example:
+        >>> from metavib.tune.ranges import Interval
+        >>> str(Interval(1e-4, 0.1)), 0.5 in Interval(1e-4, 0.1)
+        ('0.0001..0.1', False)
+    """
 
     low: float | int
     high: float | int
@@ -97,6 +108,11 @@ def paper(method: str, *, dropout: bool = False) -> Space:
     Args:
         method: what is trained.
         dropout: whether its inputs are embeddings, some numbers of which are dropped before an MLP.
+
+    Example:
+        >>> from metavib.tune.ranges import paper
+        >>> list(paper("gp-maml"))
+        ['train.lr', 'model.inner_rate', 'train.beta']
     """
     space: Space = {"train.lr": Choices(OUTER)}
     if dropout:
@@ -114,6 +130,12 @@ def parse(text: str, config: Config) -> tuple[str, Range]:
     Args:
         text: such as `train.lr=1e-4,1e-3` or `train.lr=1e-4..0.1`.
         config: which has the field; every value is checked against it.
+
+    Example:
+        >>> from metavib.training.recipes import recipe
+        >>> from metavib.tune.ranges import parse
+        >>> parse("train.lr=1e-4..0.1", recipe("sinusoid", "gp-vib"))
+        ('train.lr', Interval(low=0.0001, high=0.1))
     """
     field, _, values = (part.strip() for part in text.partition("="))
     if not field or not values:
