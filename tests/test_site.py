@@ -109,6 +109,13 @@ def test_every_module_has_a_page_in_the_navigation(package) -> None:
         assert f"reference/{name}.md" in config, f"{name} is missing from the navigation in mkdocs.yml"
 
 
+def test_the_overview_of_the_reference_names_what_exists(package) -> None:
+    found = linked(reference.overview_page(package), package)
+    for name in reference.NEEDED:
+        assert f"[`{name}`][metavib." in found
+    assert all(f"](metavib.{room}.md)" in found for room in reference.rooms(package) if room != reference.ROOT)
+
+
 def test_every_page_is_in_the_navigation() -> None:
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     found = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
@@ -124,6 +131,26 @@ def test_every_public_name_is_documented(package) -> None:
     protocols = {"metavib.objective.Encodes", "metavib.objective.Objective"}  # their members are told by the class
     bare = [obj.path for obj in wanted if not obj.docstring and obj.parent.path not in protocols]
     assert bare == []
+
+
+def test_what_models_are_made_of_has_an_example(package) -> None:
+    """Classes and functions that people put together; abstract ones are shown by the tutorials that make a new one."""
+    parts = "kernels encoders likelihoods networks methods baselines tasks marginals model objective estimators adapt"
+    abstract = {"Kernel", "ExplicitKernel", "Stationary", "Encoder", "SiteEncoder", "Likelihood", "RealLikelihood"}
+    abstract |= {"ClassLikelihood", "Backbone", "Encodes", "Objective"}  # the last two are protocols
+    found = {m.final_target.path if m.is_alias else m.path for name in parts.split() for m in _names(package[name])}
+    bare = [path for path in found if ">>>" not in package[path.removeprefix("metavib.")].docstring.value]
+    assert len(found) > 70
+    assert {path.rpartition(".")[2] for path in bare} <= abstract
+
+
+def _names(module: griffe.Module) -> list[griffe.Object]:
+    """The public classes and functions of a module, or those that a folder's `__init__` names."""
+    named = [m for name, m in module.members.items() if not name.startswith("_")]
+    if not module.is_init_module:  # what it imports is not its own
+        named = [m for m in named if not m.is_alias]
+    own = [m for m in named if (m.target_path if m.is_alias else m.path).startswith("metavib.")]
+    return [m for m in own if m.is_class or m.is_function]
 
 
 def test_every_command_and_option_is_on_its_page() -> None:

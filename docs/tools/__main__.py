@@ -28,16 +28,17 @@ def assemble(*, run: bool) -> None:
         with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
             for done in [pool.submit(sessions.run_page, PAGES / place(page)) for page in sessions.PAGES]:
                 done.result()
+    folder = PAGES / "reference"
+    folder.mkdir(exist_ok=True)
+    (folder / "index.md").write_text(reference.overview_page(package), encoding="utf-8")
+    (folder / "commands.md").write_text(reference.commands_page(), encoding="utf-8")
+    (folder / "models.md").write_text(reference.models_page(), encoding="utf-8")
     for page in PAGES.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         page.write_text(pages.outside_fences(text, lambda part: linked(part, package)), encoding="utf-8")
-    folder = PAGES / "reference"
-    folder.mkdir(exist_ok=True)
     for name, modules in reference.rooms(package).items():
         file = "metavib" if name == reference.ROOT else f"metavib.{name}"
         (folder / f"{file}.md").write_text(reference.room_page(name, modules), encoding="utf-8")
-    (folder / "commands.md").write_text(reference.commands_page(), encoding="utf-8")
-    (folder / "models.md").write_text(reference.models_page(), encoding="utf-8")
     formulas.font(PAGES / "assets" / "STIXTwoMath.woff")
 
 

@@ -10,6 +10,20 @@ import typer
 from docs.tools.docstrings import cited, everything
 
 ROOT = "the root"
+FIRST = ("objective", "model", "methods", "priors", "kernels", "marginals", "unsupervised")
+"""Modules of the root that a reader looks for; what they stand on comes after them."""
+
+NEEDED = {
+    "metavib.FewShotRegressor": "real outputs of a table with groups, in scikit-learn's conventions",
+    "metavib.FewShotClassifier": "classes of rows, pictures or embeddings, in scikit-learn's conventions",
+    "metavib.Learner": "a trained model in use: adapt, update, merge, forget, predict",
+    "metavib.vib": "the bound, a function of any model and tasks",
+    "metavib.methods": "MAML, stochastic MAML, GP-VIB and GP+MAML, put together from the parts below",
+    "metavib.training.run": "a training with checkpoints, validation, test and record",
+    "metavib.serve.Client": "a server of `metavib serve`, from Python",
+    "metavib.tune": "a search of hyperparameters",
+}
+"""The names that most people need."""
 
 
 def package(source: Path) -> griffe.Module:
@@ -21,21 +35,51 @@ def package(source: Path) -> griffe.Module:
 
 def rooms(package: griffe.Module) -> dict[str, list[griffe.Module]]:
     """The modules of each folder of the package, in order; those of its root are a room of their own."""
-    found: dict[str, list[griffe.Module]] = {ROOT: [package]}
+    found: dict[str, list[griffe.Module]] = {ROOT: [package, *(package.modules[name] for name in FIRST)]}
     for name, module in sorted(package.modules.items()):
         if name == "__main__" or module.is_alias:
             continue
         if module.is_init_module:
             found[name] = [m for m in everything(module) if m.is_module]
-        else:
+        elif name not in FIRST:
             found[ROOT].append(module)
     return found
+
+
+def overview_page(package: griffe.Module) -> str:
+    """Where to look: the names that most people need, and what each room of the package answers."""
+    lines = [
+        "# Reference",
+        "",
+        "Of the program: every [command](commands.md), every [field of a config](../config.md), every",
+        "[file format](../formats.md), and the [models](models.md) that come with it. Of the library: every public",
+        "name, with its formula and the shapes of its tensors; examples are run by the tests.",
+        "",
+        "## The names that most people need",
+        "",
+        "| name | what it is |",
+        "| --- | --- |",
+        *(f"| `{name}` | {what} |" for name, what in NEEDED.items()),
+        "",
+        "## Where everything is",
+        "",
+        "| page | what is there |",
+        "| --- | --- |",
+    ]
+    for name, modules in rooms(package).items():
+        title = "metavib" if name == ROOT else f"metavib.{name}"
+        lines.append(f"| [{title}]({title}.md) | {_summary(modules[0])} |")
+    return "\n".join(lines) + "\n"
 
 
 def room_page(name: str, modules: list[griffe.Module]) -> str:
     """The reference of one room: its modules one after the other, each with its public names."""
     title = "metavib" if name == ROOT else f"metavib.{name}"
     lines = [f"# {title}", ""]
+    if len(modules) > 2:
+        lines += ["| module | what is there |", "| --- | --- |"]
+        lines += [f"| [`{module.path}`][{module.path}] | {_summary(module)} |" for module in modules[1:]]
+        lines.append("")
     for module in modules:
         options = ["    options:", "      heading_level: 2"]
         if module.is_init_module:  # its own definitions, not its modules, which come next, nor what it imports
@@ -112,6 +156,11 @@ def models_page() -> str:
         for title, text in pretrained.about(name).items():
             lines += [f"**{title[:1].upper()}{title[1:]}**", f":   {text}", ""]
     return "\n".join(lines) + "\n"
+
+
+def _summary(module: griffe.Module) -> str:
+    """The first sentence of a module's docstring, as the cell of a table."""
+    return _first(module.docstring.value if module.docstring else "").replace("|", "\\|")
 
 
 def _first(text: str | None) -> str:

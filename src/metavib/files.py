@@ -29,6 +29,13 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Writes to a temporary neighbour, flushes it to disk, and renames it over `path`.
 
     Whoever reads sees the old file or the new one; a full disk or a kill leaves the old one.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_atomically(Path(folder, "a.txt"), lambda path: path.write_text("whole"))
+        ...     print(os.listdir(folder))
+        ['a.txt']
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -106,7 +113,16 @@ def write_tensors(path: Path, tensors: dict[str, "Tensor"], metadata: dict[str, 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
-    """Reads the tensors and strings of a safetensors file; nothing is ever unpickled."""
+    """Reads the tensors and strings of a safetensors file; nothing is ever unpickled.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_tensors(Path(folder, "a.safetensors"), {"n": torch.tensor([7])}, {})
+        ...     print(read_tensors(Path(folder, "a.safetensors"))[0]["n"].item())
+        7
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -58,7 +58,14 @@ class Factor(Protocol):
 
 @final
 class Triangular:
-    """A `Factor` by triangular solves with L."""
+    """A `Factor` by triangular solves with L.
+
+    Example:
+        >>> import torch
+        >>> L = Triangular(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+        >>> L.solve(torch.tensor([[2.0], [3.0]])).tolist()
+        [[1.0], [2.0]]
+    """
 
     def __init__(self, L: Float[Tensor, "*b n n"]) -> None:
         self.L = L

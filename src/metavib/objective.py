@@ -80,7 +80,22 @@ def vib(model: Encodes, task: Task, *, beta: float, noise: Noise = None) -> Boun
 
 
 def bound(q: Encoding, likelihood: Likelihood, query: Examples, *, beta: float, noise: Noise = None) -> Bound:
-    """F of an encoding that is already there (eq. 2)."""
+    """F of an encoding that is already there (eq. 2).
+
+    Example:
+        >>> import torch
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.kernels import Linear
+        >>> from metavib.objective import bound
+        >>> from metavib.posteriors import Encoding, Primal, Sites, memorise
+        >>> from metavib.tasks import examples
+        >>> kernel, phi = Linear(), torch.tensor([[1.0]])  # features of the one support point
+        >>> sites = Sites(torch.tensor([[1.0]]), torch.tensor([0.1]))
+        >>> q = Primal(kernel, memorise(kernel.embed(phi), torch.tensor([True]), sites), dtype=torch.float32)
+        >>> F = bound(Encoding(q, torch.tensor([[2.0]])), Gaussian(0.1), examples([[2.0]], [1.9]), beta=1.0)
+        >>> round(F.rate.item(), 2)
+        1.16
+    """
     # E_q[log p(D_v | Z)]
     log_p = likelihood.expected_log_prob(q.marginals(noise), query.y, noise)
     fit = torch.where(query.mask, log_p, 0.0).sum(-1)

@@ -45,6 +45,12 @@ def reach(a: Float[Tensor, "*b"], precision: Float[Tensor, "*b"] | float = 0.0) 
 
     That is how far from its mode a log-gamma density ($p = 0$), or a Poisson likelihood times a Gaussian of precision
     p, still counts. The function is convex: Newton's steps from outside never step over the place that is looked for.
+
+    Example:
+        >>> import torch
+        >>> left, right = reach(torch.tensor(1.0))
+        >>> round(left.item(), 2), round(right.item(), 2)
+        (-25.0, 3.35)
     """
     T, a = NEGLIGIBLE, a.clamp(min=1e3 * torch.finfo(a.dtype).tiny)  # so that e^x does not overflow below
     # e^x - 1 - x is above x^2 / (2 - x) and above -x - 1 for x < 0; above x^2 / 2, and e^x / 2 from 1.7 on, for x > 0

@@ -25,7 +25,14 @@ S_BOUNDS = (1e-3, 1e3)  # of site variances
 
 
 class Observations(NamedTuple):
-    """Points of each task, `y (..., n, d)`, and which of them are real, `mask (..., n)`."""
+    """Points of each task, `y (..., n, d)`, and which of them are real, `mask (..., n)`.
+
+    Example:
+        >>> import torch
+        >>> from metavib.unsupervised import Observations
+        >>> Observations(torch.zeros(10, 2), torch.ones(10, dtype=torch.bool)).y.shape  # ten points of the plane
+        torch.Size([10, 2])
+    """
 
     y: Tensor
     mask: Tensor

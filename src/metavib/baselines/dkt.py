@@ -245,6 +245,15 @@ def evidence(model: Model, task: Task, *, beta: float = 0.0, noise: Noise = None
 
     Returns:
         `fit` and `value` the log marginal likelihood (eq. 29), `rate` zero, one number a task.
+
+    Example:
+        >>> import torch
+        >>> from metavib import baselines, networks
+        >>> from metavib.tasks import examples, task
+        >>> model = baselines.dkt_cosine(networks.MLP(2, (8,)), ways=2)
+        >>> pairs = examples(torch.randn(3, 4, 2), [[0, 0, 1, 1]] * 3)  # three tasks
+        >>> baselines.evidence(model, task(pairs, pairs)).value.shape
+        torch.Size([3])
     """
     if beta:
         raise ValueError(f"the marginal likelihood has no KL term to weigh; got beta = {beta}. Set beta = 0.")

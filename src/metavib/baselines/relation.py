@@ -206,6 +206,12 @@ def relation_net(
         map_shape: channels, height and width of that map.
         norm: the relation module's batch-norm encoding.
         likelihood: the squared error of the paper where None; `Softmax(ways)` for the variant with cross-entropy.
+
+    Example:
+        >>> from metavib import baselines, networks
+        >>> model = baselines.relation_net(networks.Conv4(1, 28, poolings=2), ways=5, map_shape=(64, 7, 7))
+        >>> type(model.encoder).__name__, model.dirac
+        ('RelationEncoder', True)
     """
     encoder = RelationEncoder(RelationModule(map_shape, norm=norm))
     return Model(Embedding(backbone), encoder, RelationScores(ways) if likelihood is None else likelihood)

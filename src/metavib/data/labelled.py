@@ -193,7 +193,16 @@ def rotations(data: Labelled) -> Labelled:
 
 
 def check_disjoint(splits: Splits) -> Splits:
-    """Returns the splits after checking that no class name is in two of them."""
+    """Returns the splits after checking that no class name is in two of them.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data import Splits, check_disjoint, labelled
+        >>> one = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+        >>> parts = (labelled(one, [0], [name]) for name in ("a", "b", "c"))
+        >>> check_disjoint(Splits(*parts)).test.names
+        ('c',)
+    """
     for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
         shared = sorted(set(getattr(splits, a).names) & set(getattr(splits, b).names))
         if shared:

@@ -25,7 +25,18 @@ class Posterior(ABC):
 
 
 class Encoding(NamedTuple):
-    """q(Z | D_t, X): a posterior, and the query inputs as that posterior takes them (features, or raw inputs)."""
+    """q(Z | D_t, X): a posterior, and the query inputs as that posterior takes them (features, or raw inputs).
+
+    Example:
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> from metavib.tasks import examples
+        >>> from metavib.tasks.inputs import points
+        >>> parts = networks.MLP(1, (8,)), kernels.Linear(), encoders.ExactSites(), likelihoods.Gaussian(0.1)
+        >>> model = methods.gp_vib(*parts)
+        >>> q = model.encode(examples([0.0, 1.0], [0.5, -0.5]), points(examples([2.0, 3.0], [0.0, 0.0])))
+        >>> q.marginals().mean.shape, q.kl().shape  # at two query points; one number for the task
+        (torch.Size([2, 1]), torch.Size([]))
+    """
 
     posterior: Posterior
     query: Any
