@@ -84,12 +84,34 @@ def learn(
         >>> report.rows[1].rmse < 0.5 * report.rows[0].rmse  # one row known, and none
         True
     """
-    random = np.random.default_rng(seed)
-    sets = members(group)
-    features, noise, edge, _ = choose(x, y, group, edges, random)
-    z = y if edge is None else edge.standardise(y)
-    fold = random.permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
-    learned = refine(features, x, z, sets, noise, random, edge=edge)
+    return validated(draft(x, y, group, seed=seed, edges=edges))
+
+
+class Draft(NamedTuple):
+    """What rows say before any group is held out, and all that it takes to hold some out."""
+
+    x: Tensor
+    y: Tensor
+    sets: list[np.ndarray]
+    chosen: "Chosen"
+    refined: "Refined"
+    random: np.random.Generator
+
+
+def draft(
+    x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, seed: int, edges: Sequence[float] = ()
+) -> Draft:
+    """The first half of `learn`, which knows all but how wide predictions of new groups are in truth."""
+    random, sets = np.random.default_rng(seed), members(group)
+    chosen = choose(x, y, group, edges, random)
+    refined = refine(chosen.features, x, chosen.z(y), sets, chosen.noise, random, edge=chosen.edge)
+    return Draft(x, y, sets, chosen, refined, random)
+
+
+def validated(draft: Draft) -> Learned:
+    """The second half of `learn`: groups held out say how wide predictions must be, and how good they are."""
+    x, y, sets, (features, noise, edge, _), refined, random = draft
+    z, fold = draft.chosen.z(y), random.permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
     held = []
     for k in range(folds(len(sets))):
         rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
@@ -99,12 +121,12 @@ def learn(
             its.load_state_dict(features.state_dict())
             chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
             noise_k = fit_features(its, x, z, chosen, noise, iterations=ITERATIONS // 3).noise
-        model = refine(its, x, z, rest, noise_k, random, strength=learned.strength, edge=edge).model
+        model = refine(its, x, z, rest, noise_k, random, strength=refined.strength, edge=edge).model
         held.append(Held(model, [rows for rows, f in zip(sets, fold, strict=True) if f == k]))
     wider = scale(held, x, y)
     held = [Held(widened(model, wider), groups) for model, groups in held]
-    found = report(held, x, y, random)._replace(logarithms=logarithms(learned.model))
-    return Learned(widened(learned.model, wider), found)
+    found = report(held, x, y, random)._replace(logarithms=logarithms(refined.model))
+    return Learned(widened(refined.model, wider), found)
 
 
 def folds(groups: int) -> int:
@@ -141,6 +163,10 @@ class Chosen(NamedTuple):
     noise: float
     edge: Edge | None
     evidence: float
+
+    def z(self, y: Tensor) -> Tensor:
+        """Outputs as they enter: themselves, or their logarithms."""
+        return y if self.edge is None else self.edge.standardise(y)
 
 
 def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
@@ -197,8 +223,7 @@ def choose(x: Tensor, y: Tensor, group: np.ndarray, edges: Sequence[float], rand
 def follow(way: Chosen, x: Tensor, y: Tensor, sets: Sequence[np.ndarray], iterations: int) -> Chosen:
     """A way after some more iterations, with the evidence for it: that of what outputs become, and their slopes."""
     features, rows = deepcopy(way.features), torch.as_tensor(np.concatenate(sets))
-    z = y if way.edge is None else way.edge.standardise(y)
-    noise, evidence = fit_features(features, x, z, sets, way.noise, iterations=iterations)
+    noise, evidence = fit_features(features, x, way.z(y), sets, way.noise, iterations=iterations)
     slopes = 0.0 if way.edge is None else float(way.edge.log_slope(y[rows]).sum())
     return Chosen(features, noise, way.edge, evidence + slopes)
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from metavib import linalg
-from metavib.groups.learning import Learned, edges, learn
+from metavib.groups.learning import Learned, draft, edges, validated
 from metavib.groups.rows import Block, blocks, members
 from metavib.likelihoods import Gaussian, LogNormal, RealLikelihood
 from metavib.marginals import Marginals
@@ -152,11 +152,12 @@ def learn_from_right_rows(
     for _ in range(PASSES):
         without, kept = wrong, torch.as_tensor(np.flatnonzero(~wrong))
         number = np.unique(group[~wrong], return_inverse=True)[1]
-        learned = learn(x[kept], y[kept], number, seed=seed, edges=edges(y[kept], zero))
-        wrong = outliers(learned.model, x, y, group, far=FAR * usual(learned.model, x, y, group))
+        found = draft(x[kept], y[kept], number, seed=seed, edges=edges(y[kept], zero))
+        model = found.refined.model
+        wrong = outliers(model, x, y, group, far=FAR * usual(model, x, y, group))
         if (wrong == without).all():
             break
-    return learned, without
+    return validated(found), without
 
 
 def _alone(y: np.ndarray) -> np.ndarray:
