@@ -52,6 +52,10 @@ def regressor():
     return FewShotRegressor(backbone="mlp", n_steps=150, random_state=0).fit(x, y, tasks=ids)
 
 
+# Networks draw rows at random, in proportion to their weights: other rows than those of a table with repeated rows.
+RANDOM = {"check_sample_weight_equivalence_on_dense_data": "training draws rows at random"}
+
+
 # Some fifty fits of a classifier that chooses by classes held out take minutes; those of a network are short ones.
 @pytest.mark.parametrize(
     "estimator", [FewShotRegressor(**SMALL), FewShotClassifier(**SMALL, backbone="mlp")], ids=["real", "class"]
@@ -59,8 +63,8 @@ def regressor():
 def test_scikit_learns_own_checks_pass(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkipTestWarning)  # the check of array API input needs an environment variable
-        results = check_estimator(estimator, on_fail=None)
-    failed = [(r["check_name"], r["exception"]) for r in results if r["status"] not in ("passed", "skipped")]
+        results = check_estimator(estimator, on_fail=None, expected_failed_checks=RANDOM)
+    failed = [(r["check_name"], r["exception"]) for r in results if r["status"] not in ("passed", "skipped", "xfail")]
     skipped = [r["check_name"] for r in results if r["status"] == "skipped"]
     assert not failed and skipped == ["check_array_api_input"] and len(results) > 45
 

@@ -1,6 +1,7 @@
 """A hierarchical prior as a run: what `metavib train table` learns, writes, and says of groups it never saw."""
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -188,6 +189,16 @@ def test_a_row_that_cannot_be_right_is_left_out_and_said_so(wrong, tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text())["left_out"] == 1
     sd = Learner.from_run(tmp_path / "run").adapt(data[12:18]).predict(data[18:20]).variance.sqrt()
     assert float(sd.max()) < 200  # the outputs with that row have a standard deviation of 6,500 and 100,000
+    few = data[12:18].copy()
+    few.loc[few.index[1], "demand"] = wrong
+    few.to_csv(tmp_path / "few.csv", index=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        ended = metavib(
+            "adapt", tmp_path / "run", "--support", tmp_path / "few.csv", "--out", tmp_path / "t.safetensors"
+        )
+    assert ended.status == 0 and "5 points" in ended.out
+    assert ended.err.startswith("warning: 1 of 6 rows are left out, the first of them row 2")
 
 
 def test_groups_of_one_row_are_learned_from_and_not_tested_on(tmp_path):

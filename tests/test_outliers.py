@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from metavib import FewShotRegressor
+from metavib import FewShotRegressor, Learner
 from metavib.groups import learn
 from metavib.groups.outliers import FAR, outliers
 
@@ -100,3 +100,24 @@ def test_positive_outputs_with_one_negative_row_are_still_taken_by_their_logarit
         robust = FewShotRegressor(random_state=0).fit(x, y, tasks=group)
     assert robust.report_.logarithms == "Logarithms are taken of the outputs."
     assert (robust.predict_interval(x) > 0).all()
+
+
+def test_a_learner_and_many_tasks_leave_out_the_rows_that_an_estimator_does(learned):
+    """All ways to new rows come by one place: adapting and updating, one task and many, known ones and new ones."""
+    learner, (x, y, group) = Learner(learned), table(4, 6, seed=3)
+    spoilt = y.copy()
+    spoilt[[2, 15]] += 80.0
+    right = spoilt == y
+    clean = learner.adapt_many((x[right], y[right]), group[right])
+    with pytest.warns(UserWarning, match="2 of 24 rows are left out, the first of them row 3"):
+        many = learner.adapt_many((x, spoilt), group)
+    assert torch.equal(many.predict(x, group).mean, clean.predict(x, group).mean)
+    with pytest.warns(UserWarning, match="1 of 6 rows are left out, the first of them row 3"):
+        one = learner.adapt((x[:6], spoilt[:6]))
+    with pytest.warns(UserWarning, match="1 of 2 rows"):
+        assert torch.equal(
+            one.update((x[:2], [y[0], 90.0])).predict(x).mean, one.update((x[:1], y[:1])).predict(x).mean
+        )
+    with pytest.warns(UserWarning, match="3 of 5 rows are left out, the first of them row 1"):
+        more = clean.update((x[:5], [90.0, y[1], -90.0, 70.0, y[4]]), [0, 0, 1, "new", "newer"])
+    assert more.points_of([0, 1, "new", "newer"]) == [6, 6, 0, 1]

@@ -20,9 +20,9 @@ Metadata (strings; lists are JSON), format `metavib-task-2`:
 | event           | a list, the shape of one input                                                                 |
 
 Tensors: `x (n, *event)` and `y (n,)`, the points of all tasks that are kept so, one task after the other, as the model
-takes them (y of a classifier: places in the task's list of classes); and, one column or entry a memory, in float64: `A
-(k, M (M + 1) / 2)` the lower halves row by row, `b (M, columns)`, `c (columns,)`, `l (k,)`, `n (k,)`, `counts
-(classes,)`.
+takes them (y of a classifier: places in the task's list of classes), and `weight (n,)`, how many points each counts as,
+where that is not one for all; and, one column or entry a memory, in float64: `A (k, M (M + 1) / 2)` the lower halves
+row by row, `b (M, columns)`, `c (columns,)`, `l (k,)`, `n (k,)`, `counts (classes,)`.
 
 Files of the format `metavib-state-1`, which held the memory of one task, are read as well.
 """
@@ -120,6 +120,8 @@ def _packed(file: TaskFile, trained: Trained) -> tuple[dict[str, Tensor], dict[s
     if supports:
         tensors["x"] = torch.cat([support.whole.x for support, _ in supports])
         tensors["y"] = torch.cat([trained.places(support.whole, classes) for support, classes in supports])
+        if any(support.whole.weight is not None for support, _ in supports):
+            tensors["weight"] = torch.cat([support.whole.counted for support, _ in supports])
     if memories:
         M = memories[0].sums.A.shape[-1]
         rows, columns = torch.tril_indices(M, M)
@@ -277,6 +279,8 @@ class _Reader:
         if any(sizes is not None for sizes in self.batches):
             wanted["x"] = (points, *self.event), ("F32", "F64")
             wanted["y"] = (points,), ("I64",) if self.trained.classifies else ("F32", "F64")
+            if "weight" in self.file.keys():  # noqa: SIM118 - this is no dictionary
+                wanted["weight"] = (points,), ("F64",)
         if self.blanks:
             M, k = self.blanks[0].sums.A.shape[-1], len(self.blanks)
             columns = sum(blank.sums.c.numel() for blank in self.blanks)
@@ -302,6 +306,9 @@ class _Reader:
         x, y = tensors["x"].to(trained.device, trained.dtype), tensors["y"].to(trained.device)
         if not bool(x.isfinite().all()) or not bool(y.isfinite().all()):
             raise ValueError(f"{self.path} is damaged: its points have NaN or infinite values.")
+        weight = tensors["weight"].to(trained.device) if "weight" in tensors else None
+        if weight is not None and not bool((weight.isfinite() & (weight > 0)).all()):
+            raise ValueError(f"{self.path} is damaged: its weights are not all above zero.")
         y = y if trained.classifies else y.to(trained.dtype)
         if not trained.classifies:
             try:
@@ -321,7 +328,8 @@ class _Reader:
                     raise ValueError(f"{self.path} is damaged: a point is of none of the classes {list(classes)[:9]}.")
                 # Clones lie aligned in memory as the originals did: the same instructions run, to the same last bit.
                 real = x.new_zeros(size) if trained.classifies else y[at].clone()
-                batches.append(Batch(x[at].clone(), real, [classes[place] for place in places]))
+                counted = None if weight is None else weight[at].clone()
+                batches.append(Batch(x[at].clone(), real, [classes[place] for place in places], counted))
             yield Support(tuple(batches) or (Batch(x[:0].clone(), x.new_zeros(0), []),))
 
     def _memories(self, tensors: dict[str, Tensor]) -> Iterator[TaskMemory]:

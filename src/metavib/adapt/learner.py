@@ -21,9 +21,10 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 
-from metavib.adapt import pretrained
+from metavib.adapt import believed, pretrained
 from metavib.adapt.file import read
 from metavib.adapt.many import Predictors as Predictors
 from metavib.adapt.points import Support
@@ -139,7 +140,7 @@ class Learner:
         """What tells this model from others, whatever device and precision it is used in."""
         return self.trained.fingerprint
 
-    def adapt(self, support: Any, *, classes: Sequence[Hashable] | None = None) -> Predictor:
+    def adapt(self, support: Any, *, classes: Sequence[Hashable] | None = None, weight: Any = None) -> Predictor:
         """What is known of a task after its support set.
 
         Args:
@@ -147,19 +148,28 @@ class Learner:
             classes: labels of a classifier's classes, those without points included, in the order of the columns of
                 its probabilities; the labels that occur, sorted, where None. Two for a binary likelihood: no, yes.
                 Of a class without points nothing is known: its latent function is the prior's.
+            weight: how many points each counts as `(n,)`, under GP-VIB and the hierarchical prior; one where None. A
+                point of weight 3 is what the same point three times would be.
+
+        Under a hierarchical prior rows that cannot be right are left out with a warning (`metavib.adapt.believed`).
         """
-        points = self.trained.points(support)
+        points = self.trained.points(support, weight=weight)
+        wrong = believed.wrong_together(self.trained, points, np.zeros(len(points.x), dtype=np.int64))
+        points = believed.without(points, wrong)
         return predictor(self.trained, Support((points,)), self.trained.classes(points.labels, classes))
 
-    def adapt_many(self, support: Any, tasks: Any = None, *, classes: Sequence[Hashable] | None = None) -> Predictors:
+    def adapt_many(
+        self, support: Any, tasks: Any = None, *, classes: Sequence[Hashable] | None = None, weight: Any = None
+    ) -> Predictors:
         """What is known of many tasks after the points of all of them, by the task of each.
 
         Args:
             support: points of all tasks, as for `adapt`.
             tasks: the task of each point, `(n,)`; or the column of a table that names it, that of the run where None.
             classes: labels of a classifier's classes, the same in all tasks; those that occur in each where None.
+            weight: how many points each counts as `(n,)`; one where None.
         """
-        return Predictors(self.trained, {}, classes=classes).update(support, tasks)
+        return Predictors(self.trained, {}, classes=classes).update(support, tasks, weight=weight)
 
     def load(self, path: str | Path) -> Predictor:
         """The predictor that a task file holds; its predictions are those of the one saved, to the last bit.

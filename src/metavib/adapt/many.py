@@ -5,9 +5,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from metavib.adapt import believed
 from metavib.adapt.file import Kept, TaskFile, write
 from metavib.adapt.points import Batch, Support, distinct, plain_labels
 from metavib.adapt.prediction import ClassPrediction, Prediction
@@ -123,23 +125,26 @@ class Predictors(Mapping[Hashable, Predictor]):
 
     # Learning on
 
-    def update(self, points: Any, tasks: Any = None) -> "Predictors":
+    def update(self, points: Any, tasks: Any = None, *, weight: Any = None) -> "Predictors":
         """The predictors that have also seen these points; tasks and classes may be new.
 
         Args:
             points: of any of the tasks, as for `Learner.adapt`.
             tasks: the task of each point, or the column that names it; the same as before where None.
+            weight: how many points each counts as; one where None.
+
+        Under a hierarchical prior points that cannot be right are left out with a warning (`metavib.adapt.believed`).
         """
         column = tasks if isinstance(tasks, str) else self.column
         changed = dict(self._tasks)
-        for id, batch in self._batches(points, tasks).items():
+        for id, batch in self._batches(points, tasks, weight, learning=True).items():
             changed[str(id)] = self._updated(changed.get(str(id)), id, batch)
         return self._with(changed, column)
 
-    def forget(self, points: Any, tasks: Any = None) -> "Predictors":
-        """The predictors that have never seen these points, which must be among those that were learned."""
+    def forget(self, points: Any, tasks: Any = None, *, weight: Any = None) -> "Predictors":
+        """The predictors that have never seen these points, which must be among those learned, with their weights."""
         changed = dict(self._tasks)
-        for id, batch in self._batches(points, tasks).items():
+        for id, batch in self._batches(points, tasks, weight).items():
             if id not in self:
                 raise ValueError(f"nothing was learned of the task {id!r}, so that nothing of it can be forgotten.")
             rest = self[id]._forget(batch)
@@ -202,17 +207,37 @@ class Predictors(Mapping[Hashable, Predictor]):
             return kept
         return kept._replace(what=trained.remembered(support, kept.classes))
 
-    def _batches(self, data: Any, tasks: Any) -> dict[Hashable, Batch]:
-        """Points by their task."""
-        points = self._trained.points(data, self.event)
+    def _batches(self, data: Any, tasks: Any, weight: Any, *, learning: bool = False) -> dict[Hashable, Batch]:
+        """Points by their task; those that are to be learned from without such as cannot be right."""
+        points = self._trained.points(data, self.event, weight)
         places = _by_id(self._ids(data, tasks, len(points.x)))
+        if learning:
+            wrong = self._wrong(points, places)
+            believed.tell(wrong)
+            places = {id: [i for i in rows if not wrong[i]] for id, rows in places.items()}
         order = [i for rows in places.values() for i in rows]
-        x, y = points.x[order], points.y[order]
-        labels, start, found = points.labels, 0, {}
+        points = points.select(order)
+        start, found = 0, {}
         for id, rows in places.items():
             part = slice(start, start := start + len(rows))
-            found[id] = Batch(x[part], y[part], [labels[i] for i in rows] if labels else [])
+            own = None if points.weight is None else points.weight[part]
+            found[id] = Batch(points.x[part], points.y[part], points.labels[part], own)
         return found
+
+    def _wrong(self, points: Batch, places: dict[Hashable, list[int]]) -> np.ndarray:
+        """Which of some new points cannot be right, as a mask: beside what is known of their task, or each other."""
+        wrong = np.zeros(len(points.x), dtype=bool)
+        if not believed.looks(self._trained):
+            return wrong
+        kept = {id: self._tasks[str(id)].what for id in places if id in self}
+        old = [_Asked(kept[id], rows) for id, rows in places.items() if id in kept and kept[id].n]
+        new = [rows for id, rows in places.items() if id not in kept or not kept[id].n]
+        order, group = [i for rows in new for i in rows], np.repeat(np.arange(len(new)), [len(rows) for rows in new])
+        wrong[order] = believed.wrong_together(self._trained, points.select(order), group)
+        if old:
+            at, found = self._predicted((), old, points.x)
+            wrong[at.numpy()] = believed.wrong_beside(self._trained, points.select(at.tolist()), found)
+        return wrong
 
     def _ids(self, data: Any, tasks: Any, rows: int) -> list[Hashable]:
         if tasks is None or isinstance(tasks, str):
@@ -345,7 +370,9 @@ def side_by_side(
         index, mask = _padded(n_from[of], n[of])
         q_index, q_mask = _padded(v_from[of], v[of])
         query = phi_v[q_index].double()
-        q = encoder.condition(phi[index], y[index], mask, prior, likelihood, dtype=torch.float64).marginals(query)
+        weight = None if points.weight is None else points.weight[index]
+        options: Any = {"dtype": torch.float64, "weight": weight}
+        q = encoder.condition(phi[index], y[index], mask, prior, likelihood, **options).marginals(query)
         alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
         var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
         means[q_index[q_mask]] = q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0)[q_mask]

@@ -21,22 +21,35 @@ class Batch:
         x: inputs `(n, *event)`.
         y: real outputs `(n,)`; zeros for classes.
         labels: of classes; none for real outputs.
+        weight: how many points each counts as `(n,)`, in float64; one where None.
     """
 
     x: Tensor
     y: Tensor
     labels: list[Hashable]
+    weight: Tensor | None = None
 
     @property
     def event(self) -> tuple[int, ...]:
         """Shape of one input."""
         return tuple(self.x.shape[1:])
 
-    def _rows(self) -> Iterator[tuple[bytes, Hashable]]:
+    @property
+    def counted(self) -> Tensor:
+        """How many points each counts as."""
+        return torch.ones_like(self.y, dtype=torch.float64) if self.weight is None else self.weight
+
+    def select(self, places: Any) -> "Batch":
+        """Some of the points, by their places."""
+        labels = [self.labels[i] for i in places] if self.labels else []
+        return Batch(self.x[places], self.y[places], labels, None if self.weight is None else self.weight[places])
+
+    def _rows(self) -> Iterator[tuple[bytes, Hashable, float]]:
         """Each point as a value that equals another's where the points do."""
         outputs: Sequence[Hashable] = self.labels or self.y.tolist()
         inputs = (self.x.flatten(1) + 0.0).cpu().numpy()  # zero has two signs, and is one number
-        return ((row.tobytes(), y) for row, y in zip(inputs, outputs, strict=True))
+        points = zip(inputs, outputs, self.counted.tolist(), strict=True)
+        return ((row.tobytes(), y, weight) for row, y, weight in points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +82,9 @@ class Support:
         if len(self.batches) == 1:
             return self.batches[0]
         x, y = (torch.cat([getattr(batch, name) for batch in self.batches]) for name in ("x", "y"))
-        return Batch(x, y, [label for batch in self.batches for label in batch.labels])
+        weighted = any(batch.weight is not None for batch in self.batches)
+        weight = torch.cat([batch.counted for batch in self.batches]) if weighted else None
+        return Batch(x, y, [label for batch in self.batches for label in batch.labels], weight)
 
     def __add__(self, other: "Support") -> "Support":
         """The points of both."""
@@ -89,11 +104,10 @@ class Support:
         if missing:
             raise ValueError(
                 f"these points are not all among those learned: {missing} of {len(gone.x)} are not. Forget exactly the "
-                "points that were learned, each once, with the outputs they were learned with."
+                "points that were learned, each once, with the outputs and weights they were learned with."
             )
         keep = [i for i in range(self.n) if i not in leave]
-        labels = self.whole.labels
-        return Support((Batch(self.whole.x[keep], self.whole.y[keep], [labels[i] for i in keep] if labels else []),))
+        return Support((self.whole.select(keep),))
 
 
 def plain_labels(y: Any) -> list[Hashable]:

@@ -17,9 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from metavib.adapt import believed
 from metavib.adapt.file import Kept, TaskFile, to_bytes, write
 from metavib.adapt.points import Batch, Support
 from metavib.adapt.prediction import Prediction
@@ -88,9 +90,17 @@ class Predictor(ABC):
         self._check_classes()
         return self._trained.preparation.restore(self._predict(x))
 
-    def update(self, points: Any) -> "Predictor":
-        """The predictor that has also seen these points, one or many; they may be of new classes."""
-        return self._update(self._trained.points(points, self.event))
+    def update(self, points: Any, *, weight: Any = None) -> "Predictor":
+        """The predictor that has also seen these points, one or many; they may be of new classes.
+
+        Args:
+            points: as for `Learner.adapt`.
+            weight: how many points each counts as; one where None.
+
+        Under a hierarchical prior points that cannot be right are left out with a warning (`metavib.adapt.believed`).
+        """
+        new = self._trained.points(points, self.event, weight)
+        return self._update(believed.without(new, self._wrong(new)))
 
     def merge(self, other: "Predictor") -> "Predictor":
         """The predictor that knows what both know.
@@ -106,12 +116,16 @@ class Predictor(ABC):
             raise ValueError(f"inputs of the two tasks differ: {self.event} and {other.event}.")
         return self._merge(other)
 
-    def forget(self, points: Any) -> "Predictor":
+    def forget(self, points: Any, *, weight: Any = None) -> "Predictor":
         """The predictor that has never seen these points, which must be among those it learned from.
 
         A class left without points is forgotten with them; one that was named and never had any stays.
+
+        Args:
+            points: as for `Learner.adapt`.
+            weight: that of each when it was learned; one where None.
         """
-        return self._forget(self._trained.points(points, self.event))
+        return self._forget(self._trained.points(points, self.event, weight))
 
     def save(self, path: str | Path, *, form: str = "smaller", run: Path | None = None) -> None:
         """Writes what it knows into a task file (`metavib.adapt.file`), atomically.
@@ -135,6 +149,12 @@ class Predictor(ABC):
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
         return TaskFile([Kept(self._kept(form), self.classes)])
+
+    def _wrong(self, points: Batch) -> np.ndarray:
+        """Which of some new points cannot be right, as a mask."""
+        if self.n and believed.looks(self._trained):
+            return believed.wrong_beside(self._trained, points, self._predict(points.x))
+        return believed.wrong_together(self._trained, points, np.zeros(len(points.x), dtype=np.int64))
 
     def _check_classes(self) -> None:
         if self._trained.classifies and not self.classes:

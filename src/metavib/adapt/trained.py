@@ -16,6 +16,7 @@ from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
 from metavib.encoders import GPEncoder
 from metavib.groups import Shares
+from metavib.groups.shares import EachClass
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax, ordered
 from metavib.marginals import Marginals, Normal, Point, Samples
@@ -67,12 +68,13 @@ class Trained:
 
     # Points
 
-    def points(self, data: Any, event: tuple[int, ...] | None = None) -> Batch:
+    def points(self, data: Any, event: tuple[int, ...] | None = None, weight: Any = None) -> Batch:
         """Checked points of one task, on the model's device and in its precision, without padding.
 
         Args:
             data: as a user hands it over, or what this made of it before.
             event: the shape an input must have, where one is known.
+            weight: how many points each counts as; one where None.
         """
         if isinstance(data, Batch):
             _check_event(data.event, event)
@@ -85,11 +87,29 @@ class Trained:
         _check_one_task(y.shape)
         y = y if y.is_floating_point() else y.to(self.dtype)
         # Copies: what the user does to an array later changes no predictor.
-        points = Batch(x.clone(memory_format=torch.contiguous_format), y.clone(), labels)
+        counted = None if weight is None else self._weight(weight, len(y))
+        points = Batch(x.clone(memory_format=torch.contiguous_format), y.clone(), labels, counted)
         _check_event(points.event, event)
         if not self.classifies:
             self.model.likelihood.check(y)
         return points
+
+    def _weight(self, weight: Any, points: int) -> Tensor:
+        """Checked weights of points, which divide the variances of their sites."""
+        encoder = self.model.encoder
+        if not isinstance(encoder, GPEncoder | EachClass):
+            raise ValueError(
+                f"points have weights where each has a site of its own, under GP-VIB; {type(encoder).__name__} has "
+                "none. Leave the weights out, or repeat points."
+            )
+        found = torch.as_tensor(weight, dtype=torch.float64, device=self.device).clone()
+        if found.shape != (points,) or not bool((found.isfinite() & (found > 0)).all()):
+            raise ValueError(
+                f"weights must be one finite number above zero for each of the {points} points, ({points},); got "
+                f"{tuple(found.shape)}{f' with a smallest of {float(found.min()):g}' if found.numel() else ''}. Leave "
+                "points of weight zero out."
+            )
+        return found
 
     def inputs(self, data: Any, event: tuple[int, ...] | None) -> Tensor:
         """Checked inputs `(v, *event)`."""
@@ -221,6 +241,7 @@ class Trained:
         assert isinstance(encoder, GPEncoder)
         support, softmax = Examples(points.x, y, _all_real(points.x)), isinstance(likelihood, Softmax)
         options: Any = {"part": _at_once(points.x), "dtype": torch.float64, "by_class": softmax}
+        options |= {"weight": points.weight}
         sums = encoder.memory(support, self._gp()[0], likelihood, **options).symmetric()
         if softmax:  # which has two columns at least, of which one class needs one
             sums = sums._replace(b=sums.b[..., : len(classes)], c=sums.c[..., : len(classes)])
@@ -300,7 +321,8 @@ class Trained:
             if isinstance(likelihood, Softmax) and isinstance(self.model.prior, FunctionPrior):
                 noise = self.base_samples(classes).to(self.dtype)
             support = Examples(points.x, self.outputs(points, classes), _all_real(points.x))
-            q = self.model.encoder(support, query, self.model.prior, likelihood, noise).marginals(noise)
+            weighted = {} if points.weight is None else {"weight": points.weight.to(self.dtype)}
+            q = self.model.encoder(support, query, self.model.prior, likelihood, noise, **weighted).marginals(noise)
             return _columns(_double(q), list(range(len(seen)))), noise
 
         seen = self.seen(points, classes)

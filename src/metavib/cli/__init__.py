@@ -6,8 +6,9 @@ shell answer at once, without PyTorch.
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -60,6 +61,7 @@ for command in (
 
 def main() -> None:
     """Runs the program on the arguments of the command line."""
+    warnings.showwarning = _warned
     arguments = sys.argv[1:]
     several = {"--shots", "--inner-steps"} if arguments[:1] == ["evaluate"] else set()
     guarded(lambda: app(args=spread(arguments, several), prog_name="metavib"))
@@ -106,6 +108,21 @@ def spread(arguments: list[str], options: set[str]) -> list[str]:
             current = ""
         result.append(argument)
     return result
+
+
+def _warned(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Shows a warning as a line for users; those of other kinds are for programmers, with their place."""
+    if issubclass(category, UserWarning):
+        _note(str(message), before="[bold yellow]warning:[/] ")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _note(text: str, *, before: str = "") -> None:

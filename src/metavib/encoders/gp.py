@@ -45,18 +45,33 @@ class GPEncoder(Encoder):
         noise: Noise = None,
         *,
         weights: Weights | None = None,
+        weight: Tensor | None = None,
     ) -> Encoding:
-        r"""The posterior over functions; `weights` stand in for the prior's $\theta$ where given."""
+        r"""The posterior over functions.
+
+        Args:
+            support: the points, of which each gives a site.
+            query: where the posterior is asked for.
+            prior: over functions.
+            likelihood: p(y | f).
+            noise: of no use here.
+            weights: stand in for the prior's $\theta$ where given.
+            weight: how many points each support point counts as, `(..., n)`, above zero; one where None. The product
+                of w equal sites $N(m \mid f, s)$ is the site $N(m \mid f, s / w)$, but for a constant.
+        """
         if support.size > PART and not torch.is_grad_enabled() and self.obstacle(prior, likelihood) is None:
             assert isinstance(prior.kernel, ExplicitKernel)
-            memory = self.memory(support, prior, likelihood, weights=weights, part=PART)
+            memory = self.memory(support, prior, likelihood, weights=weights, part=PART, weight=weight)
             phi_v = prior.features_of(query, weights)
             return Encoding(Primal(prior.kernel, memory, dtype=phi_v.dtype), phi_v)
         phi_t, phi_v = prior.features(support, query, weights)
         if not prior.each_point:
-            return Encoding(self.condition(phi_t, support.y, support.mask, prior, likelihood), phi_v)
+            found = self.condition(phi_t, support.y, support.mask, prior, likelihood, weight=weight)
+            return Encoding(found, phi_v)
         y, mask = (t.expand(phi_t.shape[:-1]) for t in (support.y, support.mask))
-        return Encoding(EachPoint(self.condition(phi_t, y, mask, prior, likelihood), query.mask), phi_v)
+        weight = None if weight is None else weight.expand(phi_t.shape[:-1])
+        found = self.condition(phi_t, y, mask, prior, likelihood, weight=weight)
+        return Encoding(EachPoint(found, query.mask), phi_v)
 
     def condition(
         self,
@@ -67,6 +82,7 @@ class GPEncoder(Encoder):
         likelihood: Likelihood,
         *,
         dtype: torch.dtype | None = None,
+        weight: Tensor | None = None,
     ) -> Dual | Primal:
         """The posterior given points by their features, in the cheaper of its two forms.
 
@@ -77,8 +93,9 @@ class GPEncoder(Encoder):
             prior: over functions of the features.
             likelihood: p(y | f).
             dtype: of features and sites from here on; their own where None.
+            weight: how many points each counts as; one where None.
         """
-        m, s = self._sites(phi, y, mask, prior, likelihood)
+        m, s = self._sites(phi, y, mask, prior, likelihood, weight)
         return posterior(prior.kernel, phi.to(dtype=dtype), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
 
     def memory(
@@ -91,6 +108,7 @@ class GPEncoder(Encoder):
         weights: Weights | None = None,
         dtype: torch.dtype | None = None,
         by_class: bool = False,
+        weight: Tensor | None = None,
     ) -> Memory:
         """What a support has to say, added up part by part (eq. 11).
 
@@ -104,20 +122,32 @@ class GPEncoder(Encoder):
             weights: stand in for the prior's where given.
             dtype: of features and sites before they are summed up; their own where None. Sums are in float64.
             by_class: a column is the sum over the points of its class alone, as a `TaskMemory` keeps it.
+            weight: how many points each counts as; one where None.
         """
-        memory = None
-        for x, y, mask in zip(*(t.split(part, support.y.ndim - 1) for t in support), strict=True):
+        memory, axis = None, support.y.ndim - 1
+        parts = list(zip(*(t.split(part, axis) for t in support), strict=True))
+        counted = [None] * len(parts) if weight is None else weight.split(part, axis)
+        for (x, y, mask), w in zip(parts, counted, strict=True):
             phi = prior.features_of(Points(x, mask), weights)
-            m, s = self._sites(phi, y, mask, prior, likelihood)
+            m, s = self._sites(phi, y, mask, prior, likelihood, w)
             m = m * F.one_hot(y, m.shape[-1]) if by_class else m
             sums = memorise(prior.kernel.embed(phi.to(dtype=dtype)), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
             memory = sums if memory is None else memory + sums
         assert memory is not None
         return memory
 
-    def _sites(self, phi: Tensor, y: Tensor, mask: Tensor, prior: FunctionPrior, likelihood: Likelihood) -> Sites:
+    def _sites(
+        self,
+        phi: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        prior: FunctionPrior,
+        likelihood: Likelihood,
+        weight: Tensor | None = None,
+    ) -> Sites:
         """Sites of f - m(x); of f itself where the prior's mean is zero."""
         m, s = self.sites(phi, y, mask, likelihood)
+        s = s if weight is None else torch.where(mask, s / weight, s)
         mean = prior.kernel.mean(phi)
         return Sites(m if mean is None else m - (mean * mask.unsqueeze(-1)).to(m.dtype), s)
 

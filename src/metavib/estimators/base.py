@@ -7,14 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor
 
 from metavib.adapt.learner import Learner, Predictor, Predictors
@@ -53,6 +60,7 @@ class FewShotEstimator(BaseEstimator):
         predictor_: the task this estimator is adapted to; after `fit(X, y, tasks=...)` absent, or a task without
             rows, which is what predictions are then of.
         predictors_: the tasks this estimator is adapted to, by their ids, after `adapt(X, y, tasks=ids)`.
+        mean_weight_: mean of the sample weights in fit, to which later ones are relative; 1 where there were none.
         schema_: what the columns of a data frame become as numbers; None for an array.
         run_: after a training on pictures, its config and weights; None otherwise.
         n_features_in_, feature_names_in_: of the inputs.
@@ -79,12 +87,13 @@ class FewShotEstimator(BaseEstimator):
     history_: History | None
     schema_: Schema | None
     run_: Checkpoint | None = None
+    mean_weight_: float
     _objective: Objective  # what meta-training maximises
 
     # Adaptation
 
     @abstractmethod
-    def adapt(self, X: Any, y: Any) -> Self:
+    def adapt(self, X: Any, y: Any, *, tasks: Any = None, sample_weight: Any = None) -> Self:
         """A new estimator for the task of some rows; this one stays as it is."""
 
     def merge(self, other: Self) -> Self:
@@ -100,19 +109,20 @@ class FewShotEstimator(BaseEstimator):
             )
         return self._adapted(mine.merge(its))  # type: ignore[arg-type]
 
-    def forget(self, X: Any, y: Any, tasks: Any = None) -> Self:
+    def forget(self, X: Any, y: Any, tasks: Any = None, sample_weight: Any = None) -> Self:
         """A new estimator that has never seen these rows, which must be among those it is adapted to.
 
         Args:
             X: rows.
             y: their outputs.
             tasks: the task of each row, where this estimator is adapted to many.
+            sample_weight: of the rows, as when they were learned.
         """
         known = self._known(tasks)
-        X, y = self._check_both(X, y, reset=False)
+        X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
         if isinstance(known, Predictors):
-            return self._adapted(known.forget(self._points(X, y), task_names(tasks, len(y))))
-        return self._adapted(known.forget(self._points(X, y)))
+            return self._adapted(known.forget(self._points(X, y), tasks, weight=weight))
+        return self._adapted(known.forget(self._points(X, y), weight=weight))
 
     def _check_one_task(self) -> None:
         """Refuses to add rows without ids to what is known of many tasks."""
@@ -240,6 +250,27 @@ class FewShotEstimator(BaseEstimator):
         """Whether this estimator was trained on pictures, as `metavib train images` does it."""
         return self.run_ is not None
 
+    def _checked(self, X: Any, y: Any, tasks: Any, sample_weight: Any, *, reset: bool) -> "Given":
+        """Checked rows, their outputs, tasks and weights, without the rows of weight zero.
+
+        Weights are over their mean in fit: of a row that has none, and of one that is predicted, as much is known as of
+        the average row of fit.
+        """
+        X, y = self._check_both(X, y, reset=reset)
+        names = None if tasks is None else task_names(tasks, len(y))
+        if reset:
+            self.mean_weight_ = 1.0
+        if sample_weight is None:
+            return Given(X, y, names, None)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        some = weight > 0
+        if reset and some.sum() < 2:
+            raise ValueError(f"two rows at least must have a weight above zero; got {some.sum()} of {len(some)} rows.")
+        if reset:
+            self.mean_weight_ = float(weight[some].mean())
+        relative = torch.tensor(weight[some] / self.mean_weight_)
+        return Given(X[some], y[some], None if names is None else names[some], relative)
+
     def _names(self) -> list[str] | None:
         """The columns that inputs come from, where they have names."""
         return None if self.schema_ is None else list(self.schema_.sources)
@@ -330,6 +361,15 @@ class FewShotEstimator(BaseEstimator):
         return tags
 
 
+class Given(NamedTuple):
+    """Checked rows: inputs, outputs, names of their tasks where they have some, and weights where they have some."""
+
+    X: np.ndarray
+    y: np.ndarray
+    tasks: np.ndarray | None
+    weight: Tensor | None
+
+
 def left_out(count: int, total: int, why: str) -> None:
     """Warns of tasks that cannot be trained on."""
     if count:
@@ -369,7 +409,7 @@ def adapt(pipeline: Pipeline, X: Any, y: Any, **options: Any) -> Pipeline:
         pipeline: fitted, with a few-shot estimator as its last step.
         X: rows, as the pipeline takes them.
         y: their outputs.
-        options: others of that estimator's `adapt`: tasks, or classes.
+        options: others of that estimator's `adapt`: tasks, classes, sample_weight.
 
     Example:
         >>> import numpy as np

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from metavib.adapt.learner import Learner, Predictor, Predictors
 from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.preparation import ModelSpace
-from metavib.estimators.base import SEEDS, FewShotEstimator, column_of, task_names
+from metavib.estimators.base import SEEDS, FewShotEstimator, column_of
 from metavib.estimators.columns import KERNELS, Candidate, learn_columns
 from metavib.estimators.models import WIDE
 from metavib.estimators.pictures import Evaluation, are_pictures, one_by_one, said_fields, train
@@ -59,6 +59,12 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     choosing weights and temperature, and a fifth for the test, which `report_` has. Options from `kernel` to `minutes`
     that differ from their defaults replace what the recipe has; all else is decided by the pictures
     (`metavib.estimators.pictures`).
+
+    Rows may have weights (`sample_weight`), relative to their mean in `fit` (which is 1 where it had none). In `adapt`
+    a row of three times that weight is what the row three times would be, exactly. In `fit` the noise of a row of
+    common classes is divided by its weight; where new classes are learned from, by the columns or by a network, a row
+    is drawn into training tasks in proportion to it. Rows of weight 0 are left out. (A table of counts is learned from
+    by repeating its rows.)
 
     Other networks are trained where `backbone` names one, and under a bernoulli likelihood, by the paper's bound
     (`metavib.objective.vib`); options from `n_steps` to `patience`, and `hidden`, are theirs. Early stopping
@@ -152,31 +158,33 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, tasks: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, tasks: Any = None, sample_weight: Any = None) -> Self:
         """Meta-trains; without task ids also adapts to all rows.
 
         Args:
             X: rows `(n, d)`, or pictures.
             y: class labels `(n,)`.
             tasks: the task of each row, any ids.
+            sample_weight: how much each row says, relative to others; one where None.
         """
         for of_an_earlier_fit in ("predictors_", "report_"):
             self.__dict__.pop(of_an_earlier_fit, None)
         self.run_ = None
         if are_pictures(X) and isinstance(self.backbone, str) and self.backbone == "auto":
-            return self._fit_pictures(X, y, tasks)
-        X, y = self._check_both(X, y, reset=True)
+            return self._fit_pictures(X, y, tasks, sample_weight)
+        X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=True)
         ids = self._task_ids(tasks, len(y))
         self.classes_ = np.unique(y)
         self._check_options()
         x, random = self._start(X, scalings.as_they_are())
         seed = random.randint(SEEDS)
         if self._common(tasks, y, ids):
-            return self._learn(Rows(self._inputs(X), torch.tensor(np.searchsorted(self.classes_, y)), ids), seed)
-        rows = Rows(x, torch.as_tensor(_within(y, ids)), ids)
+            labels = torch.tensor(np.searchsorted(self.classes_, y))
+            return self._learn(Rows(self._inputs(X), labels, ids, weight), seed)
+        rows = Rows(x, torch.as_tensor(_within(y, ids)), ids, weight)
         if self._by_columns():
             self._choose(rows._replace(x=self._inputs(X)), seed)
-            return self._settle(X, y, tasks)
+            return self._settle(X, y, tasks, weight)
         model = self._model(x, self._new_likelihood(), seed)
         source, validation = self._sources(rows, random)
 
@@ -188,15 +196,18 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             return sized(*source.sample(self.tasks_per_step, generator))
 
         self._meta_train(model, draw, [sized(*drawn) for drawn in validation], seed)
-        return self._settle(X, y, tasks)
+        return self._settle(X, y, tasks, weight)
 
-    def _fit_pictures(self, X: Any, y: Any, tasks: Any) -> Self:
+    def _fit_pictures(self, X: Any, y: Any, tasks: Any, sample_weight: Any) -> Self:
         """Trains as `metavib train images` does, and adapts to all pictures."""
         if tasks is not None:
             raise ValueError(
                 "pictures are learned from by their classes, and have no task ids: leave out tasks, and give classes "
                 "of different tasks different labels."
             )
+        if sample_weight is not None:
+            raise ValueError("fit draws all pictures of a class alike: leave out sample_weight, which adapt takes.")
+        self.mean_weight_ = 1.0
         pictures = one_by_one(X)
         labels = self._labels(column_of(y, len(pictures)))
         self.classes_ = np.unique(labels)
@@ -209,13 +220,13 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self.history_, self.n_iter_ = found.history, found.history.steps
         self.learner_ = Learner.of(found.saved)
         self.model_ = self.learner_.trained.model
-        return self._settle(pictures, labels, None)
+        return self._settle(pictures, labels, None, None)
 
-    def _settle(self, X: np.ndarray, y: np.ndarray, tasks: Any) -> Self:
+    def _settle(self, X: np.ndarray, y: np.ndarray, tasks: Any, weight: Tensor | None) -> Self:
         """Adapts to all rows where they are one task."""
         if tasks is None:
             some = self._some(y)
-            self._become(self._adapt(X[some], y[some]))
+            self._become(self._adapt(X[some], y[some], weight=None if weight is None else weight[some]))
         elif hasattr(self, "predictor_"):
             del self.predictor_  # of an earlier fit
         return self
@@ -266,15 +277,15 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns how probable the common classes are, and starts at a task of which nothing is known."""
-        x, y, ids = self._trainable(rows)
+        x, y, ids, weight = self._trainable(rows)
         group = np.unique(ids, return_inverse=True)[1]
-        self.model_ = learn_shares(x, y, group, classes=len(self.classes_), seed=seed)
+        self.model_ = learn_shares(x, y, group, classes=len(self.classes_), seed=seed, weight=weight)
         self.learner_ = Learner(self.model_, preparation=ModelSpace(self.classes_.tolist()))
         self.history_, self.n_iter_ = None, 1
         self._become(self._without_rows())
         return self
 
-    def adapt(self, X: Any, y: Any, classes: Any = None, tasks: Any = None) -> Self:
+    def adapt(self, X: Any, y: Any, classes: Any = None, tasks: Any = None, sample_weight: Any = None) -> Self:
         """A new estimator for the task of some rows, whose classes need not be those of fit; this one stays.
 
         Args:
@@ -285,21 +296,22 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             tasks: the task of each row, where they are of many tasks; `predict` and `predict_proba` are then told the
                 task of each row too. Columns are the classes of all tasks, and those that are not of a row's task
                 have probability 0.
+            sample_weight: how many rows each counts as; one where None.
         """
         check_is_fitted(self, "model_")
-        X, y = self._check_both(X, y, reset=False)
+        X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
         wanted = None if classes is None else np.unique(classes)
         if tasks is None:
-            return self._adapted(self._adapt(X, y, wanted))
-        named: Any = {"classes": self._named(wanted)}
-        return self._adapted(self.learner_.adapt_many(self._points(X, y), task_names(tasks, len(y)), **named))
+            return self._adapted(self._adapt(X, y, wanted, weight))
+        options: Any = {"classes": self._named(wanted), "weight": weight}
+        return self._adapted(self.learner_.adapt_many(self._points(X, y), tasks, **options))
 
     def _adapted(self, known: Predictor | Predictors) -> Self:
         adapted = super()._adapted(known)
         adapted.classes_ = np.sort(np.array(known.classes))
         return adapted
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Adds rows to the task this estimator is adapted to, in constant memory; they may be of new classes.
 
         The first call of an estimator that is not fitted is `fit`; one that is only meta-trained adapts.
@@ -308,18 +320,19 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             X: rows.
             y: their labels.
             classes: on the first call, all classes that may come later; they may also just come.
+            sample_weight: how many rows each counts as; one where None.
         """
-        X_y = (X, y)
-        if not hasattr(self, "model_"):
-            self.fit(X, y)
-            if classes is not None:
-                X, y = self._check_both(*X_y, reset=False)
-                self._become(self._adapt(X, y, np.unique(classes)))
-            return self
+        first = not hasattr(self, "model_")
+        if first:
+            self.fit(X, y, sample_weight=sample_weight)
+            if classes is None:
+                return self
         self._check_one_task()
-        X, y = self._check_both(*X_y, reset=False)
-        known = getattr(self, "predictor_", None)
-        self._become(self._adapt(X, y, classes) if known is None else known.update((self._inputs(X), y)))
+        X, y, _, weight = self._checked(X, y, None, sample_weight, reset=False)
+        known = None if first else getattr(self, "predictor_", None)
+        wanted = None if classes is None else np.unique(classes)
+        points = self._inputs(X), y
+        self._become(self._adapt(X, y, wanted, weight) if known is None else known.update(points, weight=weight))
         return self
 
     def predict(self, X: Any, tasks: Any = None) -> np.ndarray:
@@ -343,7 +356,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         Args:
             X: rows.
             y: labels.
-            sample_weight: of the rows; not with task ids.
+            sample_weight: of the rows, those that are adapted to and those that are scored.
             tasks: where given, the estimator is adapted to `shots` random rows of each class of each task (half of
                 them, where there are fewer than twice as many, but one) and predicts the others. This is what
                 cross-validation over tasks calls for.
@@ -351,12 +364,10 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         """
         if tasks is None:
             return super().score(X, y, sample_weight)
-        if sample_weight is not None:
-            raise ValueError("sample_weight and tasks do not go together in score.")
         check_is_fitted(self, "model_")
-        X, y = self._check_both(X, y, reset=False)
+        X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
         ids, random = self._task_ids(tasks, len(y)), np.random.RandomState(0)
-        truth, predicted = [], []
+        truth, predicted, scored = [], [], []
         for task in np.unique(ids):
             support, query = [], []
             for label in np.unique(y[ids == task]):
@@ -365,12 +376,16 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
                 support += places[:cut].tolist()
                 query += places[cut:].tolist()
             if query:
-                classes, p = _sorted(self._adapt(X[support], y[support]).predict(self._inputs(X[query])))
+                counted = None if weight is None else weight[support]
+                known = self._adapt(X[support], y[support], weight=counted)
+                classes, p = _sorted(known.predict(self._inputs(X[query])))
                 predicted.append(classes[p.argmax(1)])
                 truth.append(y[query])
+                scored.append(np.ones(len(query)) if weight is None else weight[query].numpy())
         if not truth:
             raise ValueError("no task has a class of two rows, one to adapt to and one to predict.")
-        return float(accuracy_score(np.concatenate(truth), np.concatenate(predicted)))
+        found, counts = (np.concatenate(predicted), np.concatenate(scored))
+        return float(accuracy_score(np.concatenate(truth), found, sample_weight=counts))
 
     def _check_options(self) -> None:
         if self.likelihood not in LIKELIHOODS:
@@ -405,8 +420,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     def _likelihood(self, ways: int) -> Likelihood:
         return Bernoulli() if self.likelihood == "bernoulli" else Softmax(ways, samples=SAMPLES)
 
-    def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None) -> Predictor:
-        return self.learner_.adapt(self._points(X, y), classes=self._named(classes))
+    def _adapt(self, X: np.ndarray, y: np.ndarray, classes: Any = None, weight: Tensor | None = None) -> Predictor:
+        return self.learner_.adapt(self._points(X, y), classes=self._named(classes), weight=weight)
 
     def _named(self, classes: Any) -> list[Any] | None:
         """The classes of a task, where they are named, or where it may show one of two only."""

@@ -18,7 +18,8 @@ Metadata (strings; all but the first two are JSON), format `metavib-estimator-1`
 |           | its `evaluation`; null otherwise, and absent before 0.2                                              |
 | classes   | of a classifier: `labels`, their NumPy type `dtype`, and `common`, those that every task has, or null |
 | fitted    | `n_iter`, `history` (steps, kept step, scores) or null, `report` (a list for each row of it) or null, |
-|           | `candidates` (kernel, reach or null for an infinite one, log loss of each, the best first) or null    |
+|           | `candidates` (kernel, reach or null for an infinite one, log loss of each, the best first) or null,   |
+|           | `mean_weight` of the rows                                                                            |
 
 Tensors: `model/...` as PyTorch names them, `scaling/...` (means and scales of inputs and outputs, and which columns
 have an indicator of missing values), and, where it is adapted, `task` or `tasks`: the bytes of a task file.
@@ -82,6 +83,7 @@ def save(estimator: Any, path: Path) -> None:
         "classes": None,
         "fitted": {
             "n_iter": estimator.n_iter_,
+            "mean_weight": estimator.mean_weight_,
             "history": None if history is None else list(history),
             "report": None if report is None or run else [list(row) for row in report.rows],
             "candidates": None if tried is None else [[k, None if r == inf else r, loss] for k, r, loss in tried],
@@ -137,7 +139,9 @@ def _restored(cls: type, tensors: dict[str, Tensor], header: dict[str, Any]) -> 
     else:
         _restore_inputs(estimator, tensors, inputs)
         _restore_model(estimator, _part(tensors, "model"), header)
-    estimator.n_iter_ = fitted["n_iter"]
+    estimator.n_iter_, estimator.mean_weight_ = fitted["n_iter"], float(fitted.get("mean_weight", 1.0))
+    if not 0 < estimator.mean_weight_ < inf:
+        raise ValueError("the mean weight of its rows is no number above zero")
     estimator.history_ = None
     if fitted["history"] is not None:
         steps, step, scores = fitted["history"]

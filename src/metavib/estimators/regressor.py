@@ -10,11 +10,12 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
+from metavib.adapt import believed
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
-from metavib.estimators.base import SEEDS, FewShotEstimator, task_names
+from metavib.estimators.base import SEEDS, FewShotEstimator
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
-from metavib.groups import Hierarchy, Report, outliers
+from metavib.groups import Report
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.kernels import Kernel
 from metavib.likelihoods import Gaussian, Likelihood, Poisson, StudentT
@@ -46,6 +47,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     Rows that cannot be right, eight standard deviations from what all others say, are left out with a warning, in `fit`
     and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
     trained instead where `backbone` names one, or where the likelihood is not gaussian.
+
+    Rows may have weights (`sample_weight`): the noise variance of a row is divided by its weight, as in weighted least
+    squares. Weights are relative to their mean in `fit` (1, where it had none): a row without a weight, and one that is
+    predicted, is as noisy as a row of that weight. In `adapt` a row of three times that weight is what the row three
+    times would be, exactly. Rows of weight 0 are left out. Networks are shown a row in proportion to its weight.
 
     Networks are trained by the predictive form of the bound (`metavib.objective.predictive`; THEORY.md, section 2), log
     E[p(y | f)] in the place of E[log p(y | f)]: with few rows of a task the bound itself takes for noise what is not
@@ -128,19 +134,20 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, tasks: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, tasks: Any = None, sample_weight: Any = None) -> Self:
         """Meta-trains; without task ids also adapts to all rows.
 
         Args:
             X: rows `(n, d)` or images `(n, C, H, W)`.
             y: outputs `(n,)`.
             tasks: the task of each row, any ids.
+            sample_weight: how precise each row is, relative to others; one where None.
         """
         if self.likelihood not in LIKELIHOODS:
             raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}; got {self.likelihood!r}.")
         for name in ("predictors_", "report_"):  # of an earlier fit
             self.__dict__.pop(name, None)
-        X, y = self._check_both(X, y, reset=True)
+        X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=True)
         ids = self._task_ids(tasks, len(y))
         likelihood = self._new_likelihood()
         likelihood.check(torch.tensor(y))
@@ -148,8 +155,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         x, random = self._start(X, scaling)
         seed = random.randint(SEEDS)
         if self._hierarchical(tasks):
-            return self._learn(Rows(self._inputs(X), self._outputs(y), ids), seed)
-        rows = self._trainable(Rows(x, self._outputs(y).float(), ids))
+            return self._learn(Rows(self._inputs(X), self._outputs(y), ids, weight), seed)
+        rows = self._trainable(Rows(x, self._outputs(y).float(), ids, weight))
         model = self._model(x, likelihood, seed)
         _start_scale(model, rows.y)
         source, validation = self._sources(rows, random)
@@ -159,7 +166,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
         self._meta_train(model, draw, [(model, task) for task in validation], seed)
         if tasks is None:
-            self.predictor_ = self.learner_.adapt(self._points(X, y))
+            self.predictor_ = self.learner_.adapt(self._points(X, y), weight=weight)
         elif hasattr(self, "predictor_"):
             del self.predictor_  # of an earlier fit
         return self
@@ -172,11 +179,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
         some = self._trainable(rows)
         group = np.unique(some.ids, return_inverse=True)[1]
-        zero = float(self._outputs(np.zeros(1)))
-        (self.model_, found), wrong = learn_from_right_rows(some.x, some.y, group, seed=seed, zero=zero)
+        options: Any = {"seed": seed, "zero": float(self._outputs(np.zeros(1))), "weight": some.weight}
+        (self.model_, found), wrong = learn_from_right_rows(some.x, some.y, group, **options)
         left_out = np.zeros(len(rows.ids), dtype=bool)
         left_out[np.isin(rows.ids, some.ids)] = wrong
-        _tell_of_wrong(left_out)
+        believed.tell(left_out)
         self.report_, self.history_, self.n_iter_ = found.scaled(float(self.scaling_.y.scale)), None, 1
         self.learner_ = Learner(self.model_)
         self.predictor_ = self.learner_.adapt(examples(rows.x[:0], rows.y[:0]))
@@ -184,36 +191,40 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             print(self.report_)
         return self
 
-    def adapt(self, X: Any, y: Any, tasks: Any = None) -> Self:
+    def adapt(self, X: Any, y: Any, tasks: Any = None, sample_weight: Any = None) -> Self:
         """A new estimator for the task of some rows (one is enough); this one stays as it is.
 
         Args:
             X: rows.
             y: their outputs.
             tasks: the task of each row, where they are of many tasks; `predict` is then told the task of each row too.
+            sample_weight: how many rows each counts as; one where None.
         """
         check_is_fitted(self, "model_")
-        X, y = self._check_both(X, y, reset=False)
-        right = self._right(X, y, tasks)
-        X, y = X[right], y[right]
-        tasks = None if tasks is None else task_names(tasks, len(right))[right]
+        X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
+        self._warn_of_outliers(y)
         if tasks is None:
-            return self._adapted(self.learner_.adapt(self._points(X, y)))
-        return self._adapted(self.learner_.adapt_many(self._points(X, y), task_names(tasks, len(y))))
+            return self._adapted(self.learner_.adapt(self._points(X, y), weight=weight))
+        return self._adapted(self.learner_.adapt_many(self._points(X, y), tasks, weight=weight))
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Adds rows to the task this estimator is adapted to, in constant memory.
 
         The first call of an estimator that is not fitted is `fit`; one that is only meta-trained adapts.
+
+        Args:
+            X: rows.
+            y: their outputs.
+            sample_weight: how many rows each counts as; one where None.
         """
         if not hasattr(self, "model_"):
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight=sample_weight)
         self._check_one_task()
-        X, y = self._check_both(X, y, reset=False)
-        known = getattr(self, "predictor_", None)
-        right = self._right(X, y, None, known)
-        points = self._points(X[right], y[right])
-        self.predictor_ = self.learner_.adapt(points) if known is None else known.update(points)
+        X, y, _, weight = self._checked(X, y, None, sample_weight, reset=False)
+        self._warn_of_outliers(y)
+        points, known = self._points(X, y), getattr(self, "predictor_", None)
+        add = self.learner_.adapt if known is None else known.update
+        self.predictor_ = add(points, weight=weight)
         return self
 
     def predict(self, X: Any, return_std: bool = False, tasks: Any = None) -> Any:
@@ -242,7 +253,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         Args:
             X: rows.
             y: outputs.
-            sample_weight: of the rows; not with task ids.
+            sample_weight: of the rows, those that are adapted to and those that are scored.
             tasks: where given, the estimator is adapted to `shots` random rows of each task (half of them, in a
                 task with fewer than twice as many) and predicts the others. This is what cross-validation over tasks
                 calls for.
@@ -250,10 +261,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """
         if tasks is None:
             return super().score(X, y, sample_weight)
-        if sample_weight is not None:
-            raise ValueError("sample_weight and tasks do not go together in score.")
         check_is_fitted(self, "model_")
-        X, y = self._check_both(X, y, reset=False)
+        X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
         ids, random = self._task_ids(tasks, len(y)), np.random.RandomState(0)
         order = random.permutation(len(ids))
         order = order[np.argsort(ids[order], kind="stable")]  # rows of a task one after another, in random order
@@ -261,9 +270,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         place = np.arange(len(ids)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         known = place < np.repeat(np.minimum(shots, sizes // 2), sizes)
         support, query = order[known], order[~known]
-        many = self.learner_.adapt_many(self._points(X[support], y[support]), ids[support])
+        counted = None if weight is None else weight[support]
+        many = self.learner_.adapt_many(self._points(X[support], y[support]), ids[support], weight=counted)
         mean = self.scaling_.y.restore(_of_rows(many.predict(self._inputs(X[query]), ids[query])).mean)
-        return float(r2_score(y[query], mean.numpy()))
+        scored = None if weight is None else weight[query].numpy()
+        return float(r2_score(y[query], mean.numpy(), sample_weight=scored))
 
     def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = self._check(X, y, reset=reset)
@@ -272,31 +283,12 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         except ValueError as error:
             raise ValueError(f"y must be numbers ({error}); FewShotClassifier learns labels.") from error
 
-    def _right(self, X: np.ndarray, y: np.ndarray, tasks: Any, known: Predictor | None = None) -> np.ndarray:
-        """Which rows a task is adapted to, as a mask: under a hierarchical prior all but those that cannot be right.
-
-        Rows that come to a task of which some are `known` are held against what these say, others against each other.
-        """
-        right = np.ones(len(y), dtype=bool)
-        if not self._groups:
-            self._warn_of_outliers(y)
-        elif known is not None and known.n:
-            found = _of_rows(known.predict(self._inputs(X)))
-            right = ~outliers.beyond_reach(found.q, self._outputs(y), found.likelihood).numpy()
-        elif len(y):
-            group = self._task_ids(tasks, len(y))
-            right = ~outliers.outliers(self.model_, self._inputs(X), self._outputs(y), group)
-        _tell_of_wrong(~right)
-        return right
-
-    @property
-    def _groups(self) -> bool:
-        """Whether the model is that of a hierarchical prior."""
-        return any(isinstance(part, Hierarchy) for part in self.model_.modules())
-
     def _warn_of_outliers(self, y: np.ndarray) -> None:
-        """Says which outputs lie far from all that training has seen: one of them moves a prediction from few rows."""
-        if self.scaling_.y.trivial:
+        """Says which outputs lie far from all that training has seen: one of them moves a prediction from few rows.
+
+        A hierarchical prior looks closer, and leaves such rows out (`metavib.adapt.believed`).
+        """
+        if self.scaling_.y.trivial or believed.looks(self.learner_.trained):
             return
         far = np.abs(self._outputs(y).numpy())
         rows = np.flatnonzero(far > FAR)
@@ -331,9 +323,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         shots = Shots(*self._range(default), QUERIES)
         same = np.zeros(len(rows.ids), dtype=np.int64)
         held = hold_out(rows.ids, same, self.validation_fraction, random)
-        sizes: dict[str, int] = {"shots": shots.high, "queries": shots.queries, "min_shots": shots.low}
+        sizes: dict[str, Any] = {"shots": shots.high, "queries": shots.queries, "min_shots": shots.low}
         training = rows.select(~held)
-        source = TableTasks(training.x, training.y, training.ids, **sizes)
+        source = TableTasks(training.x, training.y, training.ids, weight=training.weight, **sizes)
         if not held.any():
             return source, []
         if len(counts) < WHOLE_TASKS:
@@ -352,17 +344,6 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 def _of_rows(prediction: Prediction) -> RealPrediction:
     assert isinstance(prediction, RealPrediction)
     return prediction
-
-
-def _tell_of_wrong(wrong: np.ndarray) -> None:
-    """Says which rows are left out since they cannot be right."""
-    if wrong.any():
-        warnings.warn(
-            f"{wrong.sum()} of {len(wrong)} rows are left out, the first of them row {wrong.argmax() + 1}: their "
-            f"outputs lie more than {outliers.FAR:.0f} standard deviations from what all other rows say of them.",
-            UserWarning,
-            stacklevel=4,
-        )
 
 
 def _start_scale(model: Model, y: Tensor) -> None:

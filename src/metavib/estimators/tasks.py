@@ -16,16 +16,21 @@ QUERIES = 256  # of those tasks, at most
 
 
 class Rows(NamedTuple):
-    """A table ready for training: inputs `x (n, *event)`, outputs `y (n,)`, numbers of tasks `ids (n,)`."""
+    """A table ready for training: inputs `x (n, *event)`, outputs `y (n,)`, numbers of tasks `ids (n,)`.
+
+    `weight (n,)` is how much each row says, relative to others; one where None.
+    """
 
     x: Tensor
     y: Tensor
     ids: np.ndarray
+    weight: Tensor | None = None
 
     def select(self, which: np.ndarray) -> "Rows":
         """Some of the rows, by mask or index."""
         index = torch.as_tensor(which)
-        return Rows(self.x[index], self.y[index], self.ids[which])
+        weight = None if self.weight is None else self.weight[index]
+        return Rows(self.x[index], self.y[index], self.ids[which], weight)
 
 
 class Shots(NamedTuple):
@@ -69,6 +74,7 @@ class ClassTasks:
             shots=shots.high,
             queries=shots.queries,
             min_shots=shots.low,
+            weight=used.weight,
         )
         self._members = [torch.as_tensor(np.flatnonzero(task[kept] == t)) for t in np.unique(task[kept])]
         self._ways = torch.tensor([min(ways, len(members)) for members in self._members])

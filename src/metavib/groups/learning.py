@@ -10,6 +10,11 @@ r"""How the prior of new groups is learned: the evidence of the groups sets the 
    out have the highest density: `refine`.
 3. Groups held out say how wide the prior is in truth, and how good its predictions are (`metavib.groups.report`).
 
+Rows may have weights, as in weighted least squares: a row of weight w has the noise variance $\sigma^2 / w$. So
+features, outputs and residuals are multiplied by $\sqrt w$ wherever blocks of rows are made, and the noise is
+$\sigma^2$ again. (To count such a row as w rows instead, that agree to the last digit, would be to say that there is no
+noise.)
+
 What it costs is bounded: parameters are learned from some rows of some groups, and sums over groups are made block by
 block, so that memory does not grow with the number of groups.
 """
@@ -17,7 +22,7 @@ block, so that memory does not grow with the number of groups.
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from math import inf, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,6 +69,7 @@ def learn(
     *,
     seed: int,
     edges: Sequence[float] = (),
+    weight: Float[Tensor, " rows"] | None = None,
 ) -> Learned:
     """Learns the prior of a new group from the rows of many.
 
@@ -73,6 +79,7 @@ def learn(
         group: the group of each row, numbered from 0.
         seed: of samples and folds.
         edges: places that outputs may be log-normal from, all of which lie on one side of each (`edges`).
+        weight: by which the noise variance of each row is divided, above zero; one where None.
 
     Example:
         Groups that are lines of their own, around a line that all share.
@@ -84,7 +91,7 @@ def learn(
         >>> report.rows[1].rmse < 0.5 * report.rows[0].rmse  # one row known, and none
         True
     """
-    return validated(draft(x, y, group, seed=seed, edges=edges))
+    return validated(draft(x, y, group, seed=seed, edges=edges, weight=weight))
 
 
 class Draft(NamedTuple):
@@ -92,6 +99,7 @@ class Draft(NamedTuple):
 
     x: Tensor
     y: Tensor
+    weight: Tensor
     sets: list[np.ndarray]
     chosen: "Chosen"
     refined: "Refined"
@@ -99,18 +107,25 @@ class Draft(NamedTuple):
 
 
 def draft(
-    x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, seed: int, edges: Sequence[float] = ()
+    x: Float[Tensor, "rows d"],
+    y: Float[Tensor, " rows"],
+    group: np.ndarray,
+    *,
+    seed: int,
+    edges: Sequence[float] = (),
+    weight: Float[Tensor, " rows"] | None = None,
 ) -> Draft:
     """The first half of `learn`, which knows all but how wide predictions of new groups are in truth."""
     random, sets = np.random.default_rng(seed), members(group)
-    chosen = choose(x, y, group, edges, random)
-    refined = refine(chosen.features, x, chosen.z(y), sets, chosen.noise, random, edge=chosen.edge)
-    return Draft(x, y, sets, chosen, refined, random)
+    weight = torch.ones_like(y) if weight is None else weight
+    chosen = choose(x, y, group, edges, random, weight=weight)
+    refined = refine(chosen.features, x, chosen.z(y), sets, chosen.noise, random, weight=weight, edge=chosen.edge)
+    return Draft(x, y, weight, sets, chosen, refined, random)
 
 
 def validated(draft: Draft) -> Learned:
     """The second half of `learn`: groups held out say how wide predictions must be, and how good they are."""
-    x, y, sets, (features, noise, edge, _), refined, random = draft
+    x, y, weight, sets, (features, noise, edge, _), refined, random = draft
     z, fold = draft.chosen.z(y), random.permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
     held = []
     for k in range(folds(len(sets))):
@@ -120,12 +135,13 @@ def validated(draft: Draft) -> Learned:
             its = Features(features.sizes)
             its.load_state_dict(features.state_dict())
             chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
-            noise_k = fit_features(its, x, z, chosen, noise, iterations=ITERATIONS // 3).noise
-        model = refine(its, x, z, rest, noise_k, random, strength=refined.strength, edge=edge).model
+            noise_k = fit_features(its, x, z, chosen, noise, weight=weight, iterations=ITERATIONS // 3).noise
+        options: Any = {"weight": weight, "strength": refined.strength, "edge": edge}
+        model = refine(its, x, z, rest, noise_k, random, **options).model
         held.append(Held(model, [rows for rows, f in zip(sets, fold, strict=True) if f == k]))
-    wider = scale(held, x, y)
+    wider = scale(held, x, y, weight)
     held = [Held(widened(model, wider), groups) for model, groups in held]
-    found = report(held, x, y, random)._replace(logarithms=logarithms(refined.model))
+    found = report(held, x, y, weight, random)._replace(logarithms=logarithms(refined.model))
     return Learned(widened(refined.model, wider), found)
 
 
@@ -191,7 +207,15 @@ def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
     return [low - (float(y.median()) - low), low]
 
 
-def choose(x: Tensor, y: Tensor, group: np.ndarray, edges: Sequence[float], random: np.random.Generator) -> Chosen:
+def choose(
+    x: Tensor,
+    y: Tensor,
+    group: np.ndarray,
+    edges: Sequence[float],
+    random: np.random.Generator,
+    *,
+    weight: Tensor | None = None,
+) -> Chosen:
     """The features that the evidence of the groups is for, with columns and outputs as they are or by logarithms.
 
     Each way is followed for a few steps, and the best of them to its end. What is simpler is given up only for
@@ -203,6 +227,7 @@ def choose(x: Tensor, y: Tensor, group: np.ndarray, edges: Sequence[float], rand
         group: the group of each row.
         edges: places that outputs may be log-normal from.
         random: decides on samples.
+        weight: by which the noise variance of each row is divided; one where None.
     """
     columns, sets = layout(x.numpy(), y.numpy(), group), members(group)
     uneven, start = skewed(x, columns.curved), _within(y, group)
@@ -213,17 +238,19 @@ def choose(x: Tensor, y: Tensor, group: np.ndarray, edges: Sequence[float], rand
     best, iterations = ways[0], ITERATIONS
     if len(ways) > 1:
         some = sample(sets, FIRST_ROWS, EVIDENCE_EACH, random)
-        ways = [follow(way, x, y, some, FIRST) for way in ways]
+        ways = [follow(way, x, y, weight, some, FIRST) for way in ways]
         most = max(way.evidence for way in ways)
         best = next(way for way in ways if way.evidence >= most - CONVINCING)  # they are in order of simplicity
         iterations = ITERATIONS - FIRST
-    return follow(best, x, y, sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random), iterations)
+    return follow(best, x, y, weight, sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random), iterations)
 
 
-def follow(way: Chosen, x: Tensor, y: Tensor, sets: Sequence[np.ndarray], iterations: int) -> Chosen:
+def follow(
+    way: Chosen, x: Tensor, y: Tensor, weight: Tensor | None, sets: Sequence[np.ndarray], iterations: int
+) -> Chosen:
     """A way after some more iterations, with the evidence for it: that of what outputs become, and their slopes."""
     features, rows = deepcopy(way.features), torch.as_tensor(np.concatenate(sets))
-    noise, evidence = fit_features(features, x, way.z(y), sets, way.noise, iterations=iterations)
+    noise, evidence = fit_features(features, x, way.z(y), sets, way.noise, weight=weight, iterations=iterations)
     slopes = 0.0 if way.edge is None else float(way.edge.log_slope(y[rows]).sum())
     return Chosen(features, noise, way.edge, evidence + slopes)
 
@@ -245,6 +272,7 @@ def fit_features(
     sets: Sequence[np.ndarray],
     noise: float,
     *,
+    weight: Tensor | None = None,
     iterations: int = ITERATIONS,
 ) -> Fit:
     """Moves the features' parameters, in place, to where the evidence of the groups is highest.
@@ -255,25 +283,27 @@ def fit_features(
         y: their outputs `(rows,)`, of mean 0 and variance 1.
         sets: the rows of each group.
         noise: variance to start at.
+        weight: by which the noise variance of each row is divided; one where None.
         iterations: of L-BFGS, at most.
     """
     from scipy.optimize import minimize
 
     log_noise = torch.tensor([log(noise)], dtype=x.dtype, requires_grad=True)
     parameters = [*features.requires_grad_().parameters(), log_noise]
-    taken = [(b.take(x), b.take(y), b.mask) for b in blocks(sets)]
+    root = torch.ones_like(y) if weight is None else weight.sqrt()
+    taken = [(b.take(x), b.take(root * y), b.take(root)) for b in blocks(sets)]
     rows = sum(len(s) for s in sets)
 
     def negative(theta: np.ndarray) -> tuple[float, np.ndarray]:
         _set(parameters, theta)
         groups = [
             Group(
-                features.shared(xs) * mask.unsqueeze(-1),
-                features.own(xs) * mask.unsqueeze(-1),
+                features.shared(xs) * r.unsqueeze(-1),
+                features.own(xs) * r.unsqueeze(-1),
                 ys,
-                torch.where(mask > 0, log_noise.exp() + NOISE, 1.0),
+                torch.where(r > 0, log_noise.exp() + NOISE, 1.0),
             )
-            for xs, ys, mask in taken
+            for xs, ys, r in taken
         ]
         prior = features.log_prior() - 0.5 * ((log_noise - log(0.1)) / 3).square().sum()
         value = -(log_evidence(groups, rows) + prior)
@@ -308,7 +338,10 @@ class Spread(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    r"""Groups of a block, less the shared function: features $\psi$, residuals r, and which rows are real."""
+    r"""Groups of a block, less the shared function: features $\psi$ and residuals r, and which rows are real.
+
+    Both are multiplied by the square root of the row's weight.
+    """
 
     psi: Float[Tensor, "b n q"]
     r: Float[Tensor, "b n"]
@@ -331,6 +364,7 @@ def refine(
     noise: float,
     random: np.random.Generator,
     *,
+    weight: Tensor | None = None,
     strength: float | None = None,
     edge: Edge | None = None,
 ) -> Refined:
@@ -343,6 +377,7 @@ def refine(
         sets: the rows of each group.
         noise: variance to start at.
         random: decides on samples.
+        weight: by which the noise variance of each row is divided; one where None.
         strength: c, where it is known; chosen by groups held out where None.
         edge: of the outputs, where y are logarithms of their distances from it.
     """
@@ -351,18 +386,19 @@ def refine(
     basis = _directions(features.own(sampled))
     spread = Spread(torch.eye(basis.shape[1], dtype=x.dtype), noise)
     parts = list(blocks(some))
+    root = torch.ones_like(y) if weight is None else weight.sqrt()
 
     def posterior(spread: Spread, of: Iterable[Block] | None = None) -> Shared:
-        psi_root = basis @ linalg.cholesky(spread.sigma, what="Sigma")
+        own = basis @ linalg.cholesky(spread.sigma, what="Sigma")
         of = blocks(sample(sets, SHARED_ROWS, SHARED_EACH, random)) if of is None else of
-        return shared(_sum(said(_group(b, features, psi_root, x, y, spread.noise)) for b in of))
+        return shared(_sum(said(_group(b, features, own, x, y, root, spread.noise)) for b in of))
 
     def residuals(w: Tensor) -> list[Residuals]:
         found = []
         for b in parts:
-            xs, mask = b.take(x), b.mask
-            psi = (features.own(xs) @ basis) * mask.unsqueeze(-1)
-            found.append(Residuals(psi, (b.take(y) - features.shared(xs) @ w) * mask, mask))
+            xs, r = b.take(x), b.take(root)
+            psi = (features.own(xs) @ basis) * r.unsqueeze(-1)
+            found.append(Residuals(psi, (b.take(y) - features.shared(xs) @ w) * r, b.mask))
         return found
 
     if strength is None:
@@ -371,8 +407,8 @@ def refine(
         for _ in range(2):
             spread = steps(spread, residuals(posterior(spread, parts).w), strength)
     w = posterior(spread)
-    root = basis @ linalg.cholesky(spread.sigma, what="Sigma")
-    return Refined(hierarchical(features, w, root, spread.noise, sampled, edge), strength)
+    own = basis @ linalg.cholesky(spread.sigma, what="Sigma")
+    return Refined(hierarchical(features, w, own, spread.noise, sampled, edge), strength)
 
 
 def steps(spread: Spread, data: Sequence[Residuals], strength: float) -> Spread:
@@ -423,10 +459,10 @@ def _strength(spread: Spread, data: Sequence[Residuals]) -> float:
     return max(STRENGTHS, key=score)
 
 
-def _group(b: Block, features: Features, root: Tensor, x: Tensor, y: Tensor, noise: float) -> Group:
-    xs, mask = b.take(x), b.mask.unsqueeze(-1)
+def _group(b: Block, features: Features, own: Tensor, x: Tensor, y: Tensor, root: Tensor, noise: float) -> Group:
+    xs, r = b.take(x), b.take(root).unsqueeze(-1)
     s = torch.where(b.mask > 0, noise, 1.0)
-    return Group(features.shared(xs) * mask, (features.own(xs) @ root) * mask, b.take(y), s)
+    return Group(features.shared(xs) * r, (features.own(xs) @ own) * r, b.take(root * y), s)
 
 
 def _directions(psi: Tensor) -> Tensor:

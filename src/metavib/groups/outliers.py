@@ -40,16 +40,17 @@ PASSES = 3  # trainings, of which each finds what the one before was misled by
 
 
 class Rest(NamedTuple):
-    r"""A block of groups as they differ from the prior mean: features Z, residuals r, and which rows are real."""
+    """A block of groups as they differ from the prior mean: features Z, residuals r, their noise, which are real."""
 
     block: Block
     z: Tensor
     r: Tensor
+    noise: Tensor
     real: Tensor
 
-    def off(self, noise: Tensor, aside: Tensor) -> Tensor:
+    def off(self, aside: Tensor) -> Tensor:
         """|u|, how far each row is from what the others say, those `aside` left out; zero for these and for padding."""
-        s = torch.where(self.real & ~aside, noise, noise * ASIDE)
+        s = torch.where(self.real & ~aside, self.noise, self.noise * ASIDE)
         inverse = torch.cholesky_inverse(linalg.cholesky(self.z @ self.z.mT + torch.diag_embed(s), what="Z Z^T + S"))
         u = (inverse @ self.r.unsqueeze(-1)).squeeze(-1) / inverse.diagonal(dim1=-2, dim2=-1).sqrt()
         return u.abs().masked_fill(aside | ~self.real, 0.0)
@@ -57,7 +58,13 @@ class Rest(NamedTuple):
 
 @torch.no_grad()
 def outliers(
-    model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, far: float = FAR
+    model: Model,
+    x: Float[Tensor, "rows d"],
+    y: Float[Tensor, " rows"],
+    group: np.ndarray,
+    weight: Float[Tensor, " rows"] | None = None,
+    *,
+    far: float = FAR,
 ) -> np.ndarray:
     """Which rows cannot be right, as a mask.
 
@@ -66,13 +73,14 @@ def outliers(
         x: standardised columns, in float64.
         y: standardised outputs.
         group: the group of each row, numbered from 0.
+        weight: by which the noise variance of each row is divided; one where None.
         far: standard deviations from which on a row cannot be right.
     """
     wrong = np.zeros(len(y), dtype=bool)
-    for rest in _rests(model, x, y, group):
+    for rest in _rests(model, x, y, group, weight):
         aside = torch.zeros_like(rest.real)
         for _ in range(rest.real.shape[-1]):
-            u = rest.off(_noise(model), aside)
+            u = rest.off(aside)
             furthest = torch.zeros_like(aside).scatter(-1, u.argmax(-1, keepdim=True), True) & (u > far)
             if not furthest.any():
                 break
@@ -82,16 +90,19 @@ def outliers(
 
 
 @torch.no_grad()
-def usual(model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray) -> float:
+def usual(
+    model: Model, x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, weight: Tensor
+) -> float:
     """How far rows usually are from what the others say, in standard deviations: by the median, and 1 at most.
 
     A model that has learned from wrong rows takes all rows for noisier than they are. Their median tells.
     """
-    found = [rest.off(_noise(model), ~rest.real)[rest.real] for rest in _rests(model, x, y, group)]
+    found = [rest.off(~rest.real)[rest.real] for rest in _rests(model, x, y, group, weight)]
     return min(1.0, float(torch.cat(found).median()) / HALF)
 
 
-def _rests(model: Model, x: Tensor, y: Tensor, group: np.ndarray) -> Iterator[Rest]:
+def _rests(model: Model, x: Tensor, y: Tensor, group: np.ndarray, weight: Tensor | None) -> Iterator[Rest]:
+    weight = torch.ones_like(y) if weight is None else weight
     prior, likelihood = model.prior, model.likelihood
     assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | LogNormal)
     for block in blocks(_parts(members(group))):
@@ -99,29 +110,34 @@ def _rests(model: Model, x: Tensor, y: Tensor, group: np.ndarray) -> Iterator[Re
         phi = prior.features_of(Points(block.take(x), real))
         z = prior.kernel.embed(phi) * block.mask.unsqueeze(-1)
         r = (likelihood.targets(block.take(y)).squeeze(-1) - phi[..., -1]) * block.mask
-        yield Rest(block, z, r, real)
+        noise = likelihood.noise() / (block.take(weight) + 1 - block.mask)
+        yield Rest(block, z, r, noise, real)
 
 
-def _noise(model: Model) -> Tensor:
-    assert isinstance(model.likelihood, Gaussian | LogNormal)
-    return model.likelihood.noise()
-
-
-def beyond_reach(q: Marginals, y: Float[Tensor, " v"], likelihood: RealLikelihood) -> Tensor:
+def beyond_reach(
+    q: Marginals, y: Float[Tensor, " v"], likelihood: RealLikelihood, weight: Float[Tensor, " v"]
+) -> Tensor:
     """Which outputs lie further than `FAR` from what is predicted of them, as a mask.
 
     Args:
         q: of a group's function, at the rows.
         y: standardised outputs.
         likelihood: of the model.
+        weight: by which the noise variance of each row is divided.
     """
     assert isinstance(likelihood, Gaussian | LogNormal)
     off = (likelihood.targets(y) - q.mean).squeeze(-1)
-    return off.abs() > FAR * (q.var.squeeze(-1) + likelihood.noise()).sqrt()
+    return off.abs() > FAR * (q.var.squeeze(-1) + likelihood.noise() / weight).sqrt()
 
 
 def learn_from_right_rows(
-    x: Float[Tensor, "rows d"], y: Float[Tensor, " rows"], group: np.ndarray, *, seed: int, zero: float
+    x: Float[Tensor, "rows d"],
+    y: Float[Tensor, " rows"],
+    group: np.ndarray,
+    *,
+    seed: int,
+    zero: float,
+    weight: Float[Tensor, " rows"] | None = None,
 ) -> tuple[Learned, np.ndarray]:
     """Learns the prior of a new group as `metavib.groups.learn` does, and again without rows that cannot be right.
 
@@ -133,6 +149,7 @@ def learn_from_right_rows(
         group: the group of each row, numbered from 0.
         seed: of samples and folds.
         zero: where the zero of the table's own units lies among the standardised outputs.
+        weight: by which the noise variance of each row is divided; one where None.
 
     Returns what was learned, and the rows that were left out, as a mask.
 
@@ -146,15 +163,16 @@ def learn_from_right_rows(
     """
     # A first training does not see the rows furthest from all others: a kernel would bend towards one wrong row, or
     # take all rows for as noisy, and that row for right. What it learns then says whether they are wrong.
+    weight = torch.ones_like(y) if weight is None else weight
     wrong = _alone(y.numpy())
     for edge in edges(y, zero):  # skewed outputs are far from others by themselves, and not by their logarithms
         wrong &= _alone((y - edge).log().numpy())
     for _ in range(PASSES):
         without, kept = wrong, torch.as_tensor(np.flatnonzero(~wrong))
         number = np.unique(group[~wrong], return_inverse=True)[1]
-        found = draft(x[kept], y[kept], number, seed=seed, edges=edges(y[kept], zero))
+        found = draft(x[kept], y[kept], number, seed=seed, edges=edges(y[kept], zero), weight=weight[kept])
         model = found.refined.model
-        wrong = outliers(model, x, y, group, far=FAR * usual(model, x, y, group))
+        wrong = outliers(model, x, y, group, weight, far=FAR * usual(model, x, y, group, weight))
         if (wrong == without).all():
             break
     return validated(found), without

@@ -85,7 +85,7 @@ class Report(NamedTuple):
 
 
 @torch.no_grad()
-def scale(held: Sequence[Held], x: Tensor, y: Tensor) -> float:
+def scale(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
     r"""By which factor the variances of predictions were too small, on groups held out.
 
     With $\delta_i = r_i^\top (K_i + S_i)^{-1} r_i$ of the $n_i$ rows of a group, $\delta_i / n_i$ is 1 on average where
@@ -100,31 +100,34 @@ def scale(held: Sequence[Held], x: Tensor, y: Tensor) -> float:
             real = torch.ones(len(index), dtype=torch.bool)
             phi = prior.features_of(Points(x[index], real))
             z, mean = phi[..., :-1], phi[..., -1]
-            sites = Sites(likelihood.targets(y[index]) - mean.unsqueeze(-1), likelihood.noise().expand(len(index)))
+            sites = Sites(likelihood.targets(y[index]) - mean.unsqueeze(-1), likelihood.noise() / weight[index])
             found.append(float(Dual(prior.kernel, z, real, sites).L_m.square().mean()))
     return (DOUBT + sum(found)) / (DOUBT + len(found)) if found else 1.0
 
 
 @torch.no_grad()
-def report(held: Sequence[Held], x: Tensor, y: Tensor, random: np.random.Generator) -> Report:
+def report(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, random: np.random.Generator) -> Report:
     """Predictions of groups held out with some of their rows known, beside baselines."""
     orders = [(model, [random.permutation(rows) for rows in groups[:GROUPS]]) for model, groups in held]
     found = []
     for known in KNOWN:
-        parts = [_predicted(model, [o for o in of if len(o) > known], known, x, y) for model, of in orders]
+        parts = [_predicted(model, [o for o in of if len(o) > known], known, x, y, weight) for model, of in orders]
         parts = [part for part in parts if part is not None]
         groups = sum(len(o) > known for _, of in orders for o in of)
         if groups < 3:
             continue
-        error, shared, alone, inside, width = (torch.cat(column) for column in zip(*parts, strict=True))
-        rmse, of_all, of_each = (float(e.square().mean().sqrt()) for e in (error, shared, alone))
-        coverage = float(inside.double().mean())
-        found.append(Row(known, groups, rmse, coverage, float(width.mean()), of_all, of_each))
+        error, shared, alone, inside, width, w = (torch.cat(column) for column in zip(*parts, strict=True))
+        w = w / w.sum()
+        rmse, of_all, of_each = (float((w * e.square()).sum().sqrt()) for e in (error, shared, alone))
+        coverage = float((w * inside).sum())
+        found.append(Row(known, groups, rmse, coverage, float((w * width).sum()), of_all, of_each))
     return Report(found)
 
 
-def _predicted(model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor) -> tuple[Tensor, ...] | None:
-    """Errors, those of the two baselines, whether 90 % intervals hold and how wide they are, of all rows predicted."""
+def _predicted(
+    model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor, weight: Tensor
+) -> tuple[Tensor, ...] | None:
+    """Errors, those of the two baselines, whether 90 % intervals hold, how wide they are, and weights, of all rows."""
     if not orders:
         return None
     longest = min(QUERIES, max(len(o) for o in orders) - known)
@@ -132,29 +135,32 @@ def _predicted(model: Model, orders: list[np.ndarray], known: int, x: Tensor, y:
     padded = [np.pad(o[known : known + longest], (0, max(0, known + longest - len(o)))) for o in orders]
     query = torch.as_tensor(np.stack(padded))
     real = torch.arange(longest) < torch.tensor([len(o) - known for o in orders])[:, None]
-    known_rows = Examples(x[support], y[support], torch.ones(support.shape, dtype=torch.bool))
-    task = Task(known_rows, Examples(x[query], y[query], real))
-    assert isinstance(model.likelihood, Gaussian | LogNormal)
-    q = model(task)
-    mean, _ = model.likelihood.predict(q)
+    all_real, at = torch.ones(support.shape, dtype=torch.bool), Points(x[query], real)
+    likelihood, w = model.likelihood, weight[support]
+    assert isinstance(likelihood, Gaussian | LogNormal)
+    known_rows = Examples(x[support], y[support], all_real)
+    q = model.encoder(known_rows, at, model.prior, likelihood, weight=w).marginals()
+    mean, _ = likelihood.predict(q)
     assert isinstance(q, Normal)
-    low, high = (model.likelihood.predictive_quantile(q, p) for p in (0.05, 0.95))
-    first = Examples(x[support[:, :0]], y[support[:, :0]], torch.ones(len(orders), 0, dtype=torch.bool))
-    shared, _ = model.likelihood.predict(model(Task(first, task.query)))
-    alone = _ridge(x[support], y[support], x[query])
+    low, high = (likelihood.predictive_quantile(q, p) for p in (0.05, 0.95))
+    first = Examples(x[support[:, :0]], y[support[:, :0]], all_real[:, :0])
+    shared, _ = likelihood.predict(model(Task(first, Examples(x[query], y[query], real))))
+    alone = _ridge(x[support], y[support], x[query], w)
     truth = y[query]
     inside = (low <= truth) & (truth <= high)
-    return tuple(t[real] for t in (mean - truth, shared - truth, alone - truth, inside, high - low))
+    columns = (mean - truth, shared - truth, alone - truth, inside, high - low, weight[query])
+    return tuple(t[real] for t in columns)
 
 
-def _ridge(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+def _ridge(x: Tensor, y: Tensor, at: Tensor, weight: Tensor) -> Tensor:
     """Ridge regressions, one of each group, of penalty 1 on standardised columns; the mean where rows are few."""
     if not x.shape[1]:
         return torch.zeros(at.shape[:2], dtype=at.dtype)
-    level, centre = y.mean(1, keepdim=True), x.mean(1, keepdim=True)
+    share = weight / weight.sum(1, keepdim=True)
+    level, centre = (share * y).sum(1, keepdim=True), (share.unsqueeze(-1) * x).sum(1, keepdim=True)
     if x.shape[1] < 3:
         return level.expand(at.shape[:2])
     z = x - centre
-    A = z.mT @ z + torch.eye(x.shape[-1], dtype=x.dtype)
-    slope = torch.linalg.solve(A, z.mT @ (y - level).unsqueeze(-1))
+    A = z.mT @ (weight.unsqueeze(-1) * z) + torch.eye(x.shape[-1], dtype=x.dtype)
+    slope = torch.linalg.solve(A, z.mT @ (weight * (y - level)).unsqueeze(-1))
     return level + ((at - centre) @ slope).squeeze(-1)

@@ -156,11 +156,19 @@ class EachClass(Encoder):
         self.columns = nn.ModuleList(GPEncoder(IndicatorSites(column)) for column in range(classes))
 
     def forward(
-        self, support: Examples, query: Points, prior: ClassPriors, likelihood: Likelihood, noise: Noise = None
+        self,
+        support: Examples,
+        query: Points,
+        prior: ClassPriors,
+        likelihood: Likelihood,
+        noise: Noise = None,
+        *,
+        weight: Tensor | None = None,
     ) -> Encoding:
-        """The posteriors of all classes."""
+        """The posteriors of all classes; `weight` as in `GPEncoder`."""
         both = zip(self.columns, prior.parts, strict=True)
-        return Encoding(ClassPosteriors([encode(support, query, part, likelihood) for encode, part in both]), query)
+        found = [encode(support, query, part, likelihood, weight=weight) for encode, part in both]
+        return Encoding(ClassPosteriors(found), query)
 
     def obstacle(self, prior: ClassPriors, likelihood: Likelihood) -> str | None:
         """Why points are kept: several priors have no memory in common."""
@@ -168,7 +176,13 @@ class EachClass(Encoder):
 
 
 def learn_shares(
-    x: Float[Tensor, "rows d"], y: Int[Tensor, " rows"], group: np.ndarray, *, classes: int, seed: int
+    x: Float[Tensor, "rows d"],
+    y: Int[Tensor, " rows"],
+    group: np.ndarray,
+    *,
+    classes: int,
+    seed: int,
+    weight: Float[Tensor, " rows"] | None = None,
 ) -> Model:
     """Learns how probable common classes are in a new group.
 
@@ -178,6 +192,7 @@ def learn_shares(
         group: the group of each row, numbered from 0.
         classes: how many there are, some of which may have no row.
         seed: of samples and folds.
+        weight: by which the noise variance of each row is divided, above zero; one where None.
 
     Example:
         People who say yes each with a frequency of their own, about one in four in the mean.
@@ -199,7 +214,7 @@ def learn_shares(
     for number in range(classes) if classes > 2 else (1,):
         indicator = (y == number).double()
         scales.append(scalings.outputs(indicator.numpy()))
-        models.append(learn(x, scales[-1].standardise(indicator), group, seed=seed).model)
+        models.append(learn(x, scales[-1].standardise(indicator), group, seed=seed, weight=weight).model)
     noise = [float(model.likelihood.noise()) for model in models]  # type: ignore[operator]
     likelihood = Shares(
         torch.stack([s.mean for s in scales]),

@@ -1,6 +1,7 @@
 """Tasks from a table of one's own: inputs, outputs, and a task id each row."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,19 @@ class TableTasks:
         shots: support points of a task; a task with too few rows gives up to all but one of them.
         queries: query points of a task, at most; the rest of the rows, as far as they go.
         min_shots: where set, each task drawn has a number of support points of its own, uniform in [min_shots, shots].
+        weight: how much more often than others a row is drawn, `(rows,)`, above zero; all as often where None.
     """
 
     def __init__(
-        self, x: Any, y: Any, ids: Any, *, shots: int = 10, queries: int = 10, min_shots: int | None = None
+        self,
+        x: Any,
+        y: Any,
+        ids: Any,
+        *,
+        shots: int = 10,
+        queries: int = 10,
+        min_shots: int | None = None,
+        weight: Tensor | None = None,
     ) -> None:
         rows = examples(x, y, name="table")
         if rows.y.ndim != 1:
@@ -46,6 +56,7 @@ class TableTasks:
         # Rows sorted by task, and where each task's begin.
         order = torch.as_tensor(np.argsort(number, kind="stable"))
         self._x, self._y = rows.x[order], rows.y[order]
+        self._weight = None if weight is None else weight[order]
         self._counts = torch.as_tensor(counts)
         self._starts = torch.cumsum(self._counts, 0) - self._counts
 
@@ -66,7 +77,11 @@ class TableTasks:
         shots = torch.minimum(shots, counts - 1)
         # A random order of each task's rows: sort random keys, those past the task's end last.
         keys = draw(torch.rand, *number.shape, int(self._counts.max()), stream=generator)
-        keys = keys.masked_fill(torch.arange(keys.shape[-1]) >= counts, 2.0)
+        places = torch.arange(keys.shape[-1])
+        if self._weight is not None:  # times at which rows come, each at its own rate: the first ones are drawn
+            rows = (self._starts[number].unsqueeze(-1) + places).clamp(max=len(self._weight) - 1)
+            keys = -torch.log1p(-keys) / self._weight[rows]
+        keys = keys.masked_fill(places >= counts, inf)
         order = keys.argsort(-1)
         support = self._take(number, order, torch.zeros_like(shots), shots, self.shots)
         query = self._take(number, order, shots, counts - shots, self.queries)

@@ -1,0 +1,76 @@
+"""Which points a task learns from: all of them, but under a hierarchical prior none that cannot be right.
+
+This is where every way to new points comes by, that of learners, of estimators, of the command line and of the service:
+a gross error among a handful of rows would move all predictions of its task. What "cannot be right" means is decided by
+`metavib.groups.outliers`. Whoever hands over such a point is warned.
+"""
+
+import warnings
+from copy import deepcopy
+
+import numpy as np
+
+from metavib.adapt.points import Batch
+from metavib.adapt.prediction import Prediction, RealPrediction
+from metavib.adapt.trained import Trained
+from metavib.groups import Hierarchy
+from metavib.groups.outliers import FAR, beyond_reach, outliers
+from metavib.likelihoods import RealLikelihood
+from metavib.priors import FunctionPrior
+
+
+def looks(trained: Trained) -> bool:
+    """Whether gross errors are looked for: under a hierarchical prior of real outputs."""
+    prior = trained.model.prior
+    return (
+        isinstance(prior, FunctionPrior)
+        and isinstance(prior.network.body, Hierarchy)
+        and isinstance(trained.model.likelihood, RealLikelihood)
+    )
+
+
+def wrong_together(trained: Trained, points: Batch, group: np.ndarray) -> np.ndarray:
+    """Which points cannot be right beside the others of their task, and the prior, as a mask.
+
+    Args:
+        trained: the model.
+        points: of tasks of which nothing else is known.
+        group: the task of each, numbered from 0.
+    """
+    if not looks(trained) or not len(group):
+        return np.zeros(len(group), dtype=bool)
+    model = trained.model if trained.device.type == "cpu" else deepcopy(trained.model).cpu()
+    weight = None if points.weight is None else points.weight.cpu()
+    return outliers(model, points.x.cpu(), points.y.cpu(), group, weight)
+
+
+def wrong_beside(trained: Trained, points: Batch, found: Prediction) -> np.ndarray:
+    """Which points cannot be right beside what is known of their task already, as a mask.
+
+    Args:
+        trained: the model, which `looks`.
+        points: of tasks of which something is known.
+        found: what that says of them, in the model's own space.
+    """
+    likelihood = trained.model.likelihood
+    assert isinstance(found, RealPrediction) and isinstance(likelihood, RealLikelihood)
+    return beyond_reach(found.q, points.y, likelihood, points.counted).cpu().numpy()
+
+
+def without(points: Batch, wrong: np.ndarray) -> Batch:
+    """The points that are left, after a warning of those that are not."""
+    if not wrong.any():
+        return points
+    tell(wrong)
+    return points.select(np.flatnonzero(~wrong).tolist())
+
+
+def tell(wrong: np.ndarray) -> None:
+    """Warns of rows that are left out since they cannot be right."""
+    if wrong.any():
+        warnings.warn(
+            f"{wrong.sum()} of {len(wrong)} rows are left out, the first of them row {wrong.argmax() + 1}: their "
+            f"outputs lie more than {FAR:.0f} standard deviations from what all other rows say of them.",
+            UserWarning,
+            stacklevel=5,
+        )
