@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from metavib.data import archive
 from metavib.data.ink import inked
@@ -87,8 +87,9 @@ class Form:
             try:
                 return self(opened(source))
             except Exception as error:  # Pillow raises nearly anything on hostile bytes; all of it means one thing
+                why = "it holds none of them" if isinstance(error, UnidentifiedImageError) else error
                 raise ValueError(
-                    f"{name} cannot be read as a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image ({error}); "
+                    f"{name} cannot be read as a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image ({why}); "
                     "replace or remove it."
                 ) from error
         with naming(name):
