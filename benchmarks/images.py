@@ -210,7 +210,16 @@ def table(result: dict[str, Any]) -> str:
         f"Each training took {result['minutes']:g} minutes at most, on {result['machine']}"
         f"{', which others were using too' * result['shared']}; all settings are the defaults."
     )
+    if before := sorted({f"{r['method']} on {r['data']}" for r in result["rows"] if r.get("before")}):
+        note += f" Measured before the last changes, and not again: {', '.join(before)}."
     return markdown(header, lines) + f"\n\n{note}\n"
+
+
+def updated(known: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Known results with new rows in the place of old ones; those that were not measured again are marked as such."""
+    new = {(r["data"], r["method"], r["shots"]) for r in result["rows"]}
+    old = [r | {"before": True} for r in known["rows"] if (r["data"], r["method"], r["shots"]) not in new]
+    return result | {"rows": old + result["rows"]}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -218,6 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks images", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="for each training (10)")
     parser.add_argument("--only", default="", metavar="TEXT", help="data or methods with this in `DATA METHOD`")
+    parser.add_argument("--update", action="store_true", help="put what was measured in the place of old results")
     parser.add_argument("--shared", action="store_true", help="say in the table that others use the machine too")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
     parser.add_argument(
@@ -246,9 +256,11 @@ def main(arguments: list[str] | None = None) -> None:
     if not result["rows"]:
         parser.error(f"nothing that is measured has {options.only!r} in its name.")
     print("\n" + table(result))
-    if not options.only:
+    if not options.only or options.update:
         options.out.mkdir(parents=True, exist_ok=True)
         file = options.out / ("images-emnist" if options.emnist else "images")
+        if options.update:
+            result = updated(json.loads(file.with_suffix(".json").read_text(encoding="utf-8")), result)
         file.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         file.with_suffix(".md").write_text(table(result), encoding="utf-8")
 

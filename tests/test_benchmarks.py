@@ -253,3 +253,18 @@ def test_a_gpu_that_is_not_there_is_refused(
     with pytest.raises(SystemExit):
         main(["--device", "cuda"])
     assert "use --device cpu" in capsys.readouterr().err
+
+
+def test_results_on_pictures_are_updated_row_by_row():
+    """A row that was measured again takes the place of the old one; the others are marked and named."""
+    from benchmarks import images
+
+    row = {"method": "gp-vib", "shots": 1, "accuracy": 0.5, "nll": 1.0, "ece": 0.1, "seconds": None}
+    known = {"rows": [{"data": data, **row} for data in ("glyphs", "digits")]}
+    result = {"minutes": 1.0, "machine": "a machine", "shared": False, "rows": [{"data": "digits", **row, "ece": 0.01}]}
+    found = images.updated(known, result)
+    assert [(r["data"], r["ece"], r.get("before")) for r in found["rows"]] == [
+        ("glyphs", 0.1, True),
+        ("digits", 0.01, None),
+    ]
+    assert "not again: gp-vib on glyphs." in images.table(found)
