@@ -72,6 +72,20 @@ def test_a_bar_moves_every_second_and_is_drawn_a_few_times_in_one(clock) -> None
     assert moved[-1][1] == 10_000  # the last step is always drawn
 
 
+def test_in_a_file_a_line_comes_every_half_minute(clock, capsys) -> None:
+    """With the count, the rate, the time left and the last note; nothing where it is not to be shown."""
+    for show in (True, False):
+        bar = Bar("training", 1_000, show=show)
+        bar._progress.get_time = clock
+        for n in range(1, 101):
+            clock.now += 1.0
+            bar(n, "accuracy 0.8" if n == 20 else None)
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == (3 if show else 0)
+        if show:
+            assert lines[0] == "training: 30 of 1,000, 1/s, 16:10 left, accuracy 0.8"
+
+
 def test_a_bar_that_is_not_shown_says_nothing(capsys) -> None:
     with Bar("training", 3, show=False) as advance:
         for n in range(3):

@@ -1,4 +1,4 @@
-"""Progress bars with a rate and the time left, on standard error, in 80 columns."""
+"""Progress bars with a rate and the time left, on standard error, in 80 columns; lines now and then in a file."""
 
 import time
 from math import inf
@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 PAUSE = 0.2  # seconds between two drawings of a bar
+LINES = 30.0  # seconds between two lines, where standard error is no terminal and a bar cannot be drawn again
 
 
 def say(text: str) -> None:
@@ -38,6 +39,7 @@ class Bar:
     """A bar for a number of steps, as a context that gives an `Advance`.
 
     Calling it costs next to nothing, so that a loop can call it after every step: it is drawn a few times a second.
+    Where standard error is no terminal (a file, a log) it is a plain line every half minute.
 
     Args:
         what: is going on.
@@ -68,11 +70,13 @@ class Bar:
         done = MofNCompleteColumn() if limit is None else _Steps()
         columns = (TextColumn("{task.description}"), _Filled(None), done, _Rate(), _Left())
         note = TextColumn("[dim]{task.fields[note]}")
-        self._progress = Progress(*columns, note, console=Console(stderr=True), disable=not show, expand=True)
+        console = Console(stderr=True)
+        self._progress = Progress(*columns, note, console=console, disable=not show, expand=True)
         end = None if limit is None else time.monotonic() + limit - spent
         fields: Any = {"note": "", "expected": None, "limit": limit, "end": end}
         self._task = self._progress.add_task(what, total=total, completed=start, **fields)
         self._show, self._total, self._drawn = show, total, 0.0
+        self._plain, self._told = show and not console.is_terminal, time.monotonic()
 
     def __enter__(self) -> "Bar":
         self._progress.start()
@@ -93,6 +97,16 @@ class Bar:
             self._progress.update(self._task, completed=completed)
         else:
             self._progress.update(self._task, completed=completed, note=note)
+        if self._plain and now - self._told >= LINES and completed < self._total:
+            self._told = now
+            say(self._line())
+
+    def _line(self) -> str:
+        """Where it stands: the count, the rate, the time left and the note."""
+        task = next(task for task in self._progress.tasks if task.id == self._task)
+        done = f"{int(task.completed):,}" + (f" of {self._total:,}" if task.fields["limit"] is None else " steps")
+        parts = (done, _Rate().render(task).plain, _Left().render(task).plain, task.fields["note"])
+        return f"{task.description}: " + ", ".join(part for part in parts if part)
 
     def expect(self, seconds: float) -> None:
         """Says how long a step will take at most, so that the time left can be shown before the first one is done."""
