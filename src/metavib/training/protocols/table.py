@@ -74,6 +74,9 @@ def resolve(config: Config) -> Config:
             raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")
     path = Path(table.csv).absolute()
     cells = read_table(replace(table, csv=str(path)))
+    several = [name.strip() for name in table.target.split(",")]
+    if len(several) > 1 and table.target not in cells.columns and all(name in cells.columns for name in several):
+        raise ValueError(f"a run has one target: train one for each of {', '.join(several)}, with --out of its own.")
     roles = schemas.check_roles(cells, table.features, target=table.target, task=table.task)
     features = cells.features(table.features, drop=table.drop, beside=roles)
     config = _with_likelihood(config, cells)
