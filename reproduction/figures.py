@@ -68,6 +68,8 @@ def _tested(records: Records, varied: str, label: str) -> Figure:
                 low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
                 ax.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
             ax.set(xlabel=label, ylabel=curves.SCORES[score][0], title=name)
+            if score == "mse":
+                ax.set_yscale("log")
             ax.xaxis.get_major_locator().set_params(integer=True)
         lines = {text: line for ax in figure.axes for line, text in zip(*ax.get_legend_handles_labels(), strict=True)}
         figure.legend(lines.values(), lines, loc="outside lower center", ncols=3, frameon=False, fontsize=8)

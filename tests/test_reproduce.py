@@ -113,8 +113,11 @@ def test_the_most_telling_runs_come_first():
 
 def test_further_experiments_vary_what_they_are_named_for():
     shots, steps = configs("shots"), configs("inner-steps")
+    sinusoids = {name: shots.pop(name) for name in list(shots) if name.startswith("sinusoid/")}
     assert {c.test.shots for c in shots.values()} == {tuple(range(1, 21))}
     assert {c.tasks.shots for c in shots.values()} == {1, 5}
+    first = {c.method: c.test.shots[0] for c in sinusoids.values()}
+    assert first == {"gp-vib": 1, "gp-maml": 1, "maml": 5, "stochastic-maml": 5}
     assert {c.method for c in steps.values()} == {"maml", "gp-maml"} and all(c.test.inner_steps for c in steps.values())
     rows = {"gp-vib-linear", "gp-vib-cosine", "maml", "stochastic-maml", "gp-maml-linear", "gp-maml-cosine"}
     omniglot = configs("omniglot")
