@@ -159,7 +159,8 @@ class Classification(Experiment):
         beside = {PROTOTYPES: float(found.pop(0))} if self._has_prototypes(model) else {}
         p, y, mask = ([part for part in t.chunk(len(self._validation_shots))] for t in found)
         best = [metrics.fit_temperature(*part, cautious=True) for part in zip(p, y, mask, strict=True)]
-        fitted = [metrics.shrunk(T, self.splits.validation.classes) for T in best]
+        own = self.config.method in BOUND  # the scale of other methods' probabilities means nothing at other shots
+        fitted = [metrics.shrunk(T, self.splits.validation.classes) for T in best] if own else best
         parts = zip(p, y, mask, fitted, strict=True)
         nll = torch.cat([metrics.nll(metrics.tempered(p, t), y, mask) for p, y, mask, t in parts]).mean()
         at = {f"{AT}{shots}": t for shots, t in zip(self._validation_shots, fitted, strict=True)}
