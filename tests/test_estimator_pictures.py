@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from metavib import FewShotClassifier, Learner
-from metavib.estimators.pictures import are_pictures
+from metavib.estimators.pictures import are_pictures, said_fields
 from metavib.training import recipes, run_folder
 from program import done
 
@@ -150,3 +150,17 @@ def test_pictures_have_no_tasks_and_come_in_lists(fitted, files):
         FewShotClassifier(**SAID).fit(PIXELS, NAMES, tasks=NAMES)
     with pytest.raises(TypeError, match="expected a list of pictures"):
         fitted.predict(str(files[0]))
+
+
+def test_a_device_that_is_not_there_is_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    pictures = np.zeros((40, 8, 8), dtype=np.uint8)
+    with pytest.raises(ValueError, match="PyTorch sees no GPU"):
+        FewShotClassifier(device="cuda").fit(pictures, np.arange(40) % 8)
+    with pytest.raises(ValueError, match="rows are learned from on the CPU"):
+        FewShotClassifier(device="cuda").fit(np.zeros((40, 3)), np.arange(40) % 8)
+
+
+def test_a_device_is_that_of_the_training_and_of_the_estimator():
+    options = FewShotClassifier(device="cuda:1").get_params(deep=False)
+    assert said_fields(options, FewShotClassifier().get_params(deep=False)) == {"device": "cuda:1"}

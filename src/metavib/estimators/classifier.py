@@ -28,6 +28,7 @@ from metavib.objective import vib
 from metavib.random import seeded
 from metavib.tasks import scaling as scalings
 from metavib.tasks.task import Task
+from metavib.training import run_folder
 
 LIKELIHOODS = ("softmax", "bernoulli")
 SAMPLES = 100  # of the softmax likelihood, in training
@@ -91,6 +92,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         validation_fraction: share of the tasks (or classes, or rows) held out; 0: none.
         patience: validations, of 40, without a better score before training stops.
         minutes: the time of a training on pictures, at most; None: ten. The test after it takes another one or two.
+        device: where a network of pictures is trained and used, cpu or cuda; rows are learned from on the CPU, and an
+            estimator that is read from a file is used there.
         missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
         random_state: seed or RandomState; decides everything.
         verbose: draw a progress bar.
@@ -137,6 +140,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         validation_fraction: float = 0.15,
         patience: int = 10,
         minutes: float | None = None,
+        device: str = "cpu",
         missing: str = "refuse",
         random_state: Any = None,
         verbose: bool = False,
@@ -154,6 +158,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.minutes = minutes
+        self.device = device
         self.missing = missing
         self.random_state = random_state
         self.verbose = verbose
@@ -172,6 +177,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self.run_ = None
         if are_pictures(X) and isinstance(self.backbone, str) and self.backbone == "auto":
             return self._fit_pictures(X, y, tasks, sample_weight)
+        if self.device != "cpu":
+            raise ValueError(f"rows are learned from on the CPU, and pictures on other devices; got {self.device!r}.")
         X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=True)
         ids = self._task_ids(tasks, len(y))
         self.classes_ = np.unique(y)
@@ -207,6 +214,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             )
         if sample_weight is not None:
             raise ValueError("fit draws all pictures of a class alike: leave out sample_weight, which adapt takes.")
+        run_folder.check_device(self.device)
         self.mean_weight_ = 1.0
         pictures = one_by_one(X)
         labels = self._labels(column_of(y, len(pictures)))
@@ -215,10 +223,10 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         said = said_fields(self.get_params(deep=False), type(self)().get_params(deep=False))
         whole = isinstance(self.random_state, int | np.integer)
         seed = int(self.random_state) if whole else check_random_state(self.random_state).randint(SEEDS)
-        found = train(pictures, labels, said, seed=seed, device="cpu", show=bool(self.verbose))
+        found = train(pictures, labels, said, seed=seed, show=bool(self.verbose))
         self.schema_, self.run_, self.report_ = None, found.saved, found.evaluation
         self.history_, self.n_iter_ = found.history, found.history.steps
-        self.learner_ = Learner.of(found.saved)
+        self.learner_ = Learner.of(found.saved, device=self.device)
         self.model_ = self.learner_.trained.model
         return self._settle(pictures, labels, None, None)
 

@@ -38,6 +38,7 @@ FIELDS = {
     "learning_rate": "train.lr",
     "beta": "train.beta",
     "patience": "train.patience",
+    "device": "device",
 }
 """Options of the estimator that a training on pictures has, by the field of its config."""
 
@@ -123,23 +124,20 @@ def said_fields(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[
     return {FIELDS[name]: value.item() if isinstance(value, np.generic) else value for name, value in said.items()}
 
 
-def described(classes: Mapping[str, Sequence[Any]], said: Mapping[str, Any], seed: int, device: str) -> Config:
+def described(classes: Mapping[str, Sequence[Any]], said: Mapping[str, Any], seed: int) -> Config:
     """The config that `metavib train images` would have for these pictures.
 
     Args:
         classes: the pictures of each class.
         said: fields that the user has set.
         seed: of weights and tasks.
-        device: where to train.
     """
     sizes: Any = {"shots": said.get("tasks.shots"), "kernel": said.get("model.kernel")}
-    config = override(recipe("images", "gp-vib", **sizes), {**said, "seed": seed, "device": device})
+    config = override(recipe("images", "gp-vib", **sizes), {**said, "seed": seed})
     return decided(config, [classes], said)
 
 
-def train(
-    pictures: np.ndarray, y: np.ndarray, said: Mapping[str, Any], *, seed: int, device: str, show: bool
-) -> Trained:
+def train(pictures: np.ndarray, y: np.ndarray, said: Mapping[str, Any], *, seed: int, show: bool) -> Trained:
     """Trains on some of the classes, chooses by others and tests on others again, as the program does.
 
     Args:
@@ -147,14 +145,13 @@ def train(
         y: the class of each.
         said: fields of the config that the user has set.
         seed: of weights and tasks.
-        device: where to train.
         show: draw progress bars, with the obvious baselines above them.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C; nothing is kept.
     """
     classes = {str(label): list(pictures[y == label]) for label in np.unique(y)}
-    config = described(classes, said, seed, device)
+    config = described(classes, said, seed)
     data = in_pairs(read_classes(classes, form(config.tasks), otherwise="Leave them out of X and y."))
     splits = split_classes(data, minimum=config.tasks.held_out or config.tasks.ways)
     build.set_torch(config)

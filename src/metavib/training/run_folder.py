@@ -56,7 +56,9 @@ def begin(config: Config, folder: Path) -> None:
 def check_device(device: str) -> None:
     """Refuses a device that PyTorch does not see."""
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device = {device!r}, but PyTorch sees no GPU on this machine; use --device cpu.")
+        raise ValueError(
+            f"device = {device!r}, but PyTorch sees no GPU on this machine; use --device cpu, or device='cpu'."
+        )
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
