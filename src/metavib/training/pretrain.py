@@ -485,8 +485,7 @@ def sgd(model: nn.Module, config: Pretraining) -> torch.optim.SGD:
 
 def prepare(config: Pretraining, folder: Path, *, resume: bool) -> None:
     """Refuses a folder that holds something else or a device that is not there, before any work; writes nothing."""
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device = {config.device!r}, but PyTorch sees no GPU on this machine; use --device cpu.")
+    run_folder.check_device(config.device)
     if (folder / run_folder.CONFIG).exists():
         if not resume:
             raise FileExistsError(f"{folder} holds a run already; pass --resume to go on, or name another folder.")
