@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+import serving
 from metavib.adapt.learner import Learner
 from metavib.estimators import FewShotRegressor
 from metavib.random import seeded
@@ -98,6 +99,26 @@ def test_points_are_added_taken_away_and_brought_together(trained):
     for same in (first.update(data[3:8]), first.merge(rest), learner.adapt(data[:9]).forget(data[8:9])):
         torch.testing.assert_close(values(same), values(whole), rtol=1e-6, atol=1e-6)
     assert whole.constant_size == (target != "grade")
+
+
+def test_the_service_takes_rows_as_the_table_has_them(trained, tmp_path):
+    """A task that is made and asked over HTTP says what the learner says; of no rows too."""
+    run, target, data, _ = trained
+    known, asked = data[:4].drop(columns="town"), data[4:9].drop(columns=["town", target])
+    learner = Learner.from_run(run)
+    with serving.serving(serving.engines({"towns": run}), f"{tmp_path}/tasks.db") as found:
+        for name, rows in (("some", known), ("none", known[:0])):
+            points = {"points": {"rows": rows.to_dict("records")}} if len(rows) else {}
+            made = found.http.post("/v1/tasks", json={"model": "towns", "name": name, **points})
+            assert made.status_code == 201, made.text
+            body = {"inputs": {"rows": asked.to_dict("records")}}
+            answer = found.http.post(f"/v1/tasks/{name}/predict", json=body).json()["predictions"]
+            expected = learner.adapt(data[:4][: len(rows)]).predict(asked)
+            if target == "demand":
+                np.testing.assert_allclose([row["mean"] for row in answer], expected.mean, rtol=1e-5)
+            else:
+                shares = [row["probabilities"] for row in answer]
+                np.testing.assert_allclose(shares, expected.probabilities, rtol=1e-5)
 
 
 def test_a_run_that_was_learned_is_not_learned_again(trained):
