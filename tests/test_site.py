@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import griffe
@@ -9,6 +10,7 @@ import markdown
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from docs.tools import formulas, pages, reference, sessions
 from docs.tools.docstrings import cited, everything, linked
@@ -133,15 +135,24 @@ def test_every_public_name_is_documented(package) -> None:
     assert bare == []
 
 
-def test_what_models_are_made_of_has_an_example(package) -> None:
-    """Classes and functions that people put together; abstract ones are shown by the tutorials that make a new one."""
-    parts = "kernels encoders likelihoods networks methods baselines tasks marginals model objective estimators adapt"
-    abstract = {"Kernel", "ExplicitKernel", "Stationary", "Encoder", "SiteEncoder", "Likelihood", "RealLikelihood"}
-    abstract |= {"ClassLikelihood", "Backbone", "Encodes", "Objective"}  # the last two are protocols
-    found = {m.final_target.path if m.is_alias else m.path for name in parts.split() for m in _names(package[name])}
+def test_every_name_that_a_room_offers_has_an_example(package) -> None:
+    """Those that the root and the rooms of the package name; `test_docstrings.py` runs them."""
+    rooms = [module for name, module in package.modules.items() if name != "__main__"]
+    found = {m.final_target.path if m.is_alias else m.path for room in [package, *rooms] for m in _names(room)}
     bare = [path for path in found if ">>>" not in package[path.removeprefix("metavib.")].docstring.value]
-    assert len(found) > 70
-    assert {path.rpartition(".")[2] for path in bare} <= abstract
+    assert len(found) > 150
+    assert sorted(bare) == []
+
+
+def test_the_citation_is_of_this_version_and_names_the_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert citation["cff-version"] == "1.2.0" and citation["type"] == "software" and citation["message"]
+    assert citation["title"].startswith(project["name"]) and citation["authors"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    paper = citation["preferred-citation"]
+    assert paper["type"] == "conference-paper" and paper["year"] == 2021 and paper["url"].endswith("2009.03228")
+    assert [author["family-names"] for author in paper["authors"]][0] == "Titsias"
 
 
 def _names(module: griffe.Module) -> list[griffe.Object]:

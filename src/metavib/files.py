@@ -18,7 +18,15 @@ STALE = 3600.0  # seconds after which an unfinished file is taken to be abandone
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Has errors about the contents of a file say which file it is."""
+    """Has errors about the contents of a file say which file it is.
+
+    Example:
+        >>> from metavib.files import naming
+        >>> with naming("table.csv"):
+        ...     float("twelve")
+        Traceback (most recent call last):
+        ValueError: table.csv: could not convert string to float: 'twelve'
+    """
     try:
         yield
     except ValueError as error:

@@ -21,7 +21,16 @@ from metavib.tasks.inputs import Inputs
 
 
 class Kernel(nn.Module, ABC):
-    """k(x, x') on features: embed once, compare often."""
+    """k(x, x') on features: embed once, compare often.
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import RBF
+        >>> kernel = RBF(lengthscale=2.0)
+        >>> z = kernel.embed(torch.tensor([[0.0], [2.0]]))
+        >>> [round(k, 3) for k in kernel.gram(z, z)[0].tolist()], kernel.diagonal(z).tolist()
+        ([1.0, 0.607], [1.0, 1.0])
+    """
 
     def mean(self, phi: Float[Tensor, "*b n m"]) -> Float[Tensor, "*b n 1"] | None:
         """The mean m(x) of the process, where it has one; None is a mean of zero, that of most kernels."""
@@ -45,7 +54,20 @@ class Kernel(nn.Module, ABC):
 
 
 class ExplicitKernel(Kernel, ABC):
-    r"""A kernel that is the dot product of its embeddings, $K = Z Z^\top$."""
+    r"""A kernel that is the dot product of its embeddings, $K = Z Z^\top$.
+
+    Example:
+        A kernel of squares.
+
+        >>> import torch
+        >>> from metavib.kernels import ExplicitKernel
+        >>> class Squares(ExplicitKernel):
+        ...     def embed(self, phi):
+        ...         return phi.square()
+        >>> kernel, phi = Squares(), torch.tensor([[1.0], [3.0]])
+        >>> kernel.gram(kernel.embed(phi), kernel.embed(phi)).tolist()
+        [[1.0, 9.0], [9.0, 81.0]]
+    """
 
     def gram(self, z: Tensor, z2: Tensor) -> Tensor:
         r"""$z_i \cdot z'_j$."""
@@ -184,6 +206,19 @@ class Stationary(Kernel, ABC):
         bias: append a constant 1 to $\phi$; it cancels in r and is accepted so that kernels are interchangeable.
         learn_scale: learn v.
         scale: $e^v$ at the start.
+
+    Example:
+        The rational quadratic kernel of exponent 1, $g(r) = 1 / (1 + r^2/2)$.
+
+        >>> import torch
+        >>> from metavib.kernels import Stationary
+        >>> class RationalQuadratic(Stationary):
+        ...     def of_squared_distance(self, r2):
+        ...         return 1 / (1 + r2 / 2)
+        >>> kernel = RationalQuadratic(lengthscale=1.0)
+        >>> z = kernel.embed(torch.tensor([[0.0], [2.0]]))
+        >>> [round(k, 3) for k in kernel.gram(z, z)[0].tolist()]
+        [1.0, 0.333]
     """
 
     def __init__(

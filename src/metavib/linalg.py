@@ -13,7 +13,17 @@ from metavib.fast import small_factors
 
 
 class FactorisationError(ValueError, FloatingPointError):
-    """A matrix that has no Cholesky factor: unsuitable inputs, or weights that have diverged."""
+    """A matrix that has no Cholesky factor: unsuitable inputs, or weights that have diverged.
+
+    Example:
+        >>> import torch
+        >>> from metavib.linalg import FactorisationError, cholesky
+        >>> try:
+        ...     cholesky(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
+        ... except FactorisationError as error:
+        ...     print("no Cholesky factor")
+        no Cholesky factor
+    """
 
 
 def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor, "*b n n"]:
@@ -41,7 +51,15 @@ def cholesky(A: Float[Tensor, "*b n n"], *, what: str = "K + S") -> Float[Tensor
 
 @runtime_checkable
 class Factor(Protocol):
-    r"""The Cholesky factor $L$ of $A = L L^\top$, known by what it does."""
+    r"""The Cholesky factor $L$ of $A = L L^\top$, known by what it does.
+
+    Example:
+        >>> import torch
+        >>> from metavib.linalg import Factor, factorise
+        >>> L = factorise(torch.tensor([[4.0, 2.0], [2.0, 2.0]]))
+        >>> isinstance(L, Factor), round(L.logdet().item(), 3)  # log 4
+        (True, 1.386)
+    """
 
     def solve(self, B: Float[Tensor, "*b n c"]) -> Float[Tensor, "*b n c"]:
         """$L^{-1} B$."""

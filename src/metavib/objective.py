@@ -35,7 +35,17 @@ class Bound(NamedTuple):
 
 
 class Encodes(Protocol):
-    """What the bound asks of a model."""
+    """What the bound asks of a model.
+
+    Example:
+        >>> from metavib import kernels, methods, networks
+        >>> from metavib.encoders import ExactSites
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.objective import Encodes
+        >>> model: Encodes = methods.gp_vib(networks.MLP(1, (8,)), kernels.Linear(), ExactSites(), Gaussian(0.1))
+        >>> model.dirac, type(model.likelihood).__name__
+        (False, 'Gaussian')
+    """
 
     @property
     def likelihood(self) -> Likelihood: ...  # noqa: D102
@@ -47,7 +57,13 @@ class Encodes(Protocol):
 
 
 class Objective(Protocol):
-    """What a training maximises; `vib` is the one, baselines that are no instance of it bring their own."""
+    """What a training maximises; `vib` is the one, baselines that are no instance of it bring their own.
+
+    Example:
+        >>> from metavib import baselines, vib
+        >>> from metavib.objective import Objective
+        >>> objectives: list[Objective] = [vib, baselines.evidence]
+    """
 
     def __call__(self, model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound: ...  # noqa: D102
 

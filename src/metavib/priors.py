@@ -106,7 +106,13 @@ class WeightPrior(nn.Module):
 
 
 def joins_each(prior: nn.Module) -> bool:
-    """Whether batch-norm takes each query point together with the support, and no other query point."""
+    """Whether batch-norm takes each query point together with the support, and no other query point.
+
+    Example:
+        >>> from metavib import networks, priors
+        >>> priors.joins_each(priors.WeightPrior(networks.MLP(1, (8,)), outputs=1))  # no batch-norm
+        False
+    """
     return any(isinstance(part, TaskNorm) and part.encoding == UNION for part in prior.modules())
 
 

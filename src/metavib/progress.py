@@ -16,7 +16,12 @@ LINES = 30.0  # seconds between two lines, where standard error is no terminal a
 
 
 def say(text: str) -> None:
-    """A line about what is going on, on standard error."""
+    """A line about what is going on, on standard error.
+
+    Example:
+        >>> from metavib.progress import say
+        >>> say("reading 3 tables")
+    """
     Console(stderr=True, soft_wrap=True).print(text, style="dim", highlight=False)
 
 

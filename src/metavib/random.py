@@ -9,7 +9,16 @@ from torch import Generator, Tensor
 
 
 class Noted:
-    """A generator, and a note of every draw from it: the function that drew, and what it was asked for."""
+    """A generator, and a note of every draw from it: the function that drew, and what it was asked for.
+
+    Example:
+        >>> import torch
+        >>> from metavib.random import Noted, draw, seeded
+        >>> stream = Noted(seeded(0))
+        >>> _ = draw(torch.rand, 2, stream=stream)
+        >>> [(function.__name__, arguments) for function, arguments, _ in stream.calls]
+        [('rand', (2,))]
+    """
 
     def __init__(self, generator: Generator) -> None:
         self.generator, self.device = generator, generator.device
@@ -17,7 +26,15 @@ class Noted:
 
 
 class Drawn:
-    """What was drawn beforehand, used up in order: compiled code cannot draw from a generator."""
+    """What was drawn beforehand, used up in order: compiled code cannot draw from a generator.
+
+    Example:
+        >>> import torch
+        >>> from metavib.random import Drawn, draw
+        >>> stream = Drawn([torch.zeros(2), torch.ones(2)], torch.device("cpu"))
+        >>> draw(torch.rand, 2, stream=stream).tolist(), draw(torch.rand, 2, stream=stream).tolist()
+        ([0.0, 0.0], [1.0, 1.0])
+    """
 
     def __init__(self, draws: list[Tensor], device: torch.device) -> None:
         self.draws, self.device, self.used = draws, device, 0
@@ -39,6 +56,17 @@ class Portion:
         axis: the dimension of base samples that holds the tasks.
         index: which portion is here.
         count: how many portions there are.
+
+    Example:
+        The second half of four tasks has what the third and the fourth have among all.
+
+        >>> import torch
+        >>> from metavib.random import Portion, seeded, standard_normal
+        >>> like = torch.zeros(())
+        >>> everything = standard_normal((4, 3), seeded(0), like=like)
+        >>> here = standard_normal((2, 3), Portion(seeded(0), axis=0, index=1, count=2), like=like)
+        >>> torch.equal(here, everything[2:])
+        True
     """
 
     generator: Generator

@@ -60,7 +60,17 @@ for command in (
 
 
 def main() -> None:
-    """Runs the program on the arguments of the command line."""
+    """Runs the program on the arguments of the command line.
+
+    Example:
+        >>> import sys
+        >>> from unittest.mock import patch
+        >>> from metavib.cli import main
+        >>> with patch.object(sys, "argv", ["metavib", "--no-such-option"]):
+        ...     main()
+        Traceback (most recent call last):
+        SystemExit: 2
+    """
     warnings.showwarning = _warned
     arguments = sys.argv[1:]
     several = {"--shots", "--inner-steps"} if arguments[:1] == ["evaluate"] else set()
@@ -68,7 +78,16 @@ def main() -> None:
 
 
 def guarded(program: Callable[[], Any]) -> None:
-    """Runs a program: bad input ends with a message and status 2, an interrupt with 130, never with a traceback."""
+    """Runs a program: bad input ends with a message and status 2, an interrupt with 130, never with a traceback.
+
+    Example:
+        >>> from metavib.cli import guarded
+        >>> def program():
+        ...     raise ValueError("--ways must be at least 2; got 1.")
+        >>> guarded(program)  # the message goes to the standard error stream
+        Traceback (most recent call last):
+        SystemExit: 2
+    """
     try:
         program()
     except Interrupted as stop:
@@ -83,7 +102,13 @@ def guarded(program: Callable[[], Any]) -> None:
 
 
 def version() -> str:
-    """The version that is installed; a bare checkout has none."""
+    """The version that is installed; a bare checkout has none.
+
+    Example:
+        >>> from metavib.cli import version
+        >>> isinstance(version(), str)
+        True
+    """
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
@@ -94,7 +119,13 @@ def version() -> str:
 
 
 def spread(arguments: list[str], options: set[str]) -> list[str]:
-    """Lets an option take several numbers: `--shots 5 10` becomes `--shots 5 --shots 10`, which is what click reads."""
+    """Lets an option take several numbers: `--shots 5 10` becomes `--shots 5 --shots 10`, which is what click reads.
+
+    Example:
+        >>> from metavib.cli import spread
+        >>> spread(["evaluate", "RUN", "--shots", "5", "10"], {"--shots"})
+        ['evaluate', 'RUN', '--shots', '5', '--shots', '10']
+    """
     result: list[str] = []
     current, taken = "", 0
     for argument in arguments:

@@ -35,7 +35,13 @@ Record = dict[str, Any]
 
 
 def cache_root(root: Path | str | None = None) -> Path:
-    """Where caches live: the argument, else `$METAVIB_CACHE`, else `~/.cache/metavib`."""
+    """Where caches live: the argument, else `$METAVIB_CACHE`, else `~/.cache/metavib`.
+
+    Example:
+        >>> from metavib.data import cache_root
+        >>> cache_root("scratch").name
+        'scratch'
+    """
     return Path(root or os.environ.get("METAVIB_CACHE") or Path.home() / ".cache" / "metavib")
 
 

@@ -150,7 +150,13 @@ DATASETS = (
 
 
 def dataset_root(root: Path | str | None = None) -> Path:
-    """Where datasets lie: the argument, else `$METAVIB_DATA`, else `./data`."""
+    """Where datasets lie: the argument, else `$METAVIB_DATA`, else `./data`.
+
+    Example:
+        >>> from metavib.data import dataset_root
+        >>> dataset_root("photographs").name
+        'photographs'
+    """
     return Path(root or os.environ.get("METAVIB_DATA") or "data")
 
 

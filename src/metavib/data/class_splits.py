@@ -49,6 +49,16 @@ def splits(name: str, *, root: Place = None, cache: Place = None, **options: Any
         cache: where caches live: the argument, else `$METAVIB_CACHE`, else `~/.cache/metavib`.
         **options: those of the experiment's own function; those with characters have `crop`, two `rotations`
             and one `shuffled`.
+
+    Example:
+        Data that is not there is asked for, with the places it can be had from.
+
+        >>> from metavib.data import EXPERIMENTS, splits
+        >>> list(EXPERIMENTS)[:3]
+        ['omniglot-emnist', 'omniglot', 'augmented-omniglot']
+        >>> splits("cub", root="an-empty-folder")
+        Traceback (most recent call last):
+        FileNotFoundError: cub was not found in ...
     """
     if name not in EXPERIMENTS:
         raise ValueError(f"no experiment is named {name!r}; there are {', '.join(EXPERIMENTS)}.")

@@ -71,6 +71,20 @@ def folder_splits(
         fractions: otherwise, the shares of train, validation and test in the classes.
         seed: otherwise, what decides which class goes where.
         **options: those of `folder`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> from metavib.data import folder_splits
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     for n, name in enumerate("ash beech elm fir hazel larch lime oak pine yew".split()):
+        ...         Path(place, "trees", name).mkdir(parents=True)
+        ...         for k in range(2):
+        ...             Image.new("RGB", (40, 30), (20 * n, 100 * k, 0)).save(Path(place, "trees", name, f"{k}.png"))
+        ...     train, validation, test = folder_splits(Path(place, "trees"), size=28, cache=Path(place, "cache"))
+        >>> train.classes, validation.classes, test.classes
+        (6, 2, 2)
     """
     path = Path(path)
     parts = given_parts(path)

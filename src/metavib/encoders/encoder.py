@@ -16,6 +16,12 @@ class Encoder(nn.Module, ABC):
     r"""$q(Z \mid D_t, X)$: from support set and query inputs to a posterior (eq. 4).
 
     Prior and likelihood are arguments: an encoder owns only what turns examples into a posterior.
+
+    Example:
+        >>> from metavib.encoders import Encoder, ExactSites, GPEncoder
+        >>> encoder = GPEncoder(ExactSites())
+        >>> isinstance(encoder, Encoder), encoder.dirac
+        (True, False)
     """
 
     dirac: bool = False

@@ -21,7 +21,23 @@ S_BOUNDS = (1e-3, 20.0)
 
 
 class SiteEncoder(nn.Module, ABC):
-    """Features and outputs of the support to sites."""
+    """Features and outputs of the support to sites.
+
+    Example:
+        Sites that distrust every output alike.
+
+        >>> import torch
+        >>> from metavib.encoders import SiteEncoder
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.posteriors import Sites
+        >>> class Vague(SiteEncoder):
+        ...     def sites(self, phi, y, likelihood):
+        ...         return Sites(likelihood.targets(y), torch.full(y.shape, 5.0))
+        >>> y, mask = torch.tensor([1.5, 0.0]), torch.tensor([True, False])  # one point, one of padding
+        >>> m, s = Vague()(torch.zeros(2, 3), y, mask, Gaussian())
+        >>> m.flatten().tolist(), s.tolist()
+        ([1.5, 0.0], [5.0, 1.0])
+    """
 
     @abstractmethod
     def sites(self, phi: Float[Tensor, "*b n m"], y: Shaped[Tensor, "*b n"], likelihood: Likelihood) -> Sites:

@@ -56,7 +56,13 @@ NOISE = 3e-4  # smallest noise variance, of outputs of variance 1
 
 
 class Learned(NamedTuple):
-    """What was learned from groups: the model of a new one, and how good its predictions of groups held out are."""
+    """What was learned from groups: the model of a new one, and how good its predictions of groups held out are.
+
+    Example:
+        >>> from metavib.groups import Learned
+        >>> Learned._fields  # what `learn` returns
+        ('model', 'report')
+    """
 
     model: Model
     report: Report

@@ -99,6 +99,15 @@ def like(state: Mapping[str, Tensor]) -> Model:
 
     Raises:
         ValueError: they are of no hierarchical prior.
+
+    Example:
+        >>> from metavib.groups import like
+        >>> from metavib.groups.features import Sizes
+        >>> from metavib.groups.prior import empty
+        >>> saved = empty(Sizes(1, 0, 1, 0, 0, 0), rank=2).state_dict()
+        >>> model = like(saved)
+        >>> model.load_state_dict(saved)
+        <All keys matched successfully>
     """
 
     def shape(name: str, dimensions: int = 1) -> tuple[int, ...]:
@@ -140,6 +149,23 @@ def hierarchical(
         noise: variance of the outputs around a group's function.
         sample: inputs over which a direction must matter to be kept in z.
         edge: of the outputs, where these are log-normal around a group's function.
+
+    Example:
+        A constant of 2 that all groups share, all but known, and a level and a line of each group.
+
+        >>> import torch
+        >>> from metavib.groups import hierarchical
+        >>> from metavib.groups.evidence import Shared
+        >>> from metavib.groups.features import Features, Sizes
+        >>> from metavib.tasks import examples, task
+        >>> x = torch.linspace(-1, 1, 5).double()[:, None]
+        >>> known = Shared(torch.tensor([1.0, 0.0]).double(), 100 * torch.eye(2).double())
+        >>> model = hierarchical(Features(Sizes(1, 0, 1, 0, 0, 0)), known, torch.eye(3).double(), 0.04, x)
+        >>> def mean(n):  # at x = 0, after n rows with outputs of 3
+        ...     rows = task(examples(x[:n], torch.full((n,), 3.0).double()), examples(x[2:3], torch.zeros(1).double()))
+        ...     return round(model.likelihood.predict(model(rows))[0].item(), 1)
+        >>> mean(0), mean(1), mean(5)
+        (2.0, 2.8, 3.0)
     """
     L_phi = torch.linalg.solve_triangular(shared.L, features.shared(sample).mT, upper=False)  # (Phi V^1/2)^T
     z = torch.cat([L_phi.mT, features.own(sample) @ own], -1)

@@ -230,6 +230,14 @@ def like_shares(state: Mapping[str, Tensor]) -> Model:
 
     Args:
         state: the tensors by name, as `state_dict` gives them.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> from metavib.groups import learn_shares, like_shares
+        >>> x, person = torch.linspace(-1, 1, 60).double()[:, None], np.repeat(np.arange(20), 3)
+        >>> saved = learn_shares(x, (torch.arange(60) % 5 == 0).long(), person, classes=2, seed=0).state_dict()
+        >>> like_shares(saved).load_state_dict(saved)
+        <All keys matched successfully>
     """
     sizes = {}
     for name in ("mean", "scale", "noise", "floor"):

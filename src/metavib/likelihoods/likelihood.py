@@ -14,7 +14,17 @@ from metavib.random import Noise
 
 
 class Likelihood(nn.Module, ABC):
-    """p(y | f), with c = `latents` latent values behind each output."""
+    """p(y | f), with c = `latents` latent values behind each output.
+
+    Example:
+        >>> import torch
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.marginals import Normal
+        >>> likelihood, q = Gaussian(noise=1.0), Normal(torch.zeros(1, 1), torch.ones(1, 1))
+        >>> y = torch.zeros(1)
+        >>> round(likelihood.expected_log_prob(q, y).item(), 3), round(likelihood.log_predictive(q, y).item(), 3)
+        (-1.419, -1.266)
+    """
 
     latents: int = 1
     hermite_nodes: int = 32  # exact to polynomials of degree 63 in f
@@ -46,7 +56,17 @@ class Likelihood(nn.Module, ABC):
 
 
 class RealLikelihood(Likelihood, ABC):
-    """A likelihood of real or count outputs: predictions are a mean, a variance and a distribution function."""
+    """A likelihood of real or count outputs: predictions are a mean, a variance and a distribution function.
+
+    Example:
+        >>> import torch
+        >>> from metavib.likelihoods import Poisson
+        >>> from metavib.marginals import Normal
+        >>> q = Normal(torch.zeros(1, 1), torch.full((1, 1), 0.02))
+        >>> mean, variance = Poisson().predict(q)
+        >>> round(mean.item(), 3), round(variance.item(), 3)  # e^0.01, and that and a little of its own
+        (1.01, 1.031)
+    """
 
     @abstractmethod
     def moments(self, f: Float[Tensor, "*b v 1"]) -> tuple[Float[Tensor, "*b v"], Float[Tensor, "*b v"]]:
@@ -73,7 +93,16 @@ class RealLikelihood(Likelihood, ABC):
 
 
 class ClassLikelihood(Likelihood, ABC):
-    """A likelihood of integer class labels: predictions are probabilities."""
+    """A likelihood of integer class labels: predictions are probabilities.
+
+    Example:
+        >>> import torch
+        >>> from metavib.likelihoods import Softmax
+        >>> from metavib.marginals import Normal
+        >>> q = Normal(torch.tensor([[2.0, 0.0, 0.0]]), torch.full((1, 3), 1e-6))
+        >>> [round(p, 2) for p in Softmax(3).predict(q, torch.Generator())[0].tolist()]
+        [0.79, 0.11, 0.11]
+    """
 
     classes: int
 

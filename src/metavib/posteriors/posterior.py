@@ -13,6 +13,20 @@ class Posterior(ABC):
     """q(Z | D_t) of each task in a batch: the hand-over between training and prediction.
 
     The bound asks a posterior for `kl()`, the user for predictions at new points.
+
+    Example:
+        >>> import torch
+        >>> from metavib import kernels, methods, networks
+        >>> from metavib.encoders import ExactSites
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.posteriors import Posterior
+        >>> from metavib.tasks import examples
+        >>> from metavib.tasks.inputs import Points
+        >>> model = methods.gp_vib(networks.MLP(1, (8,)), kernels.Linear(), ExactSites(), Gaussian(0.1))
+        >>> query = Points(torch.ones(2, 1), torch.ones(2, dtype=torch.bool))
+        >>> posterior, phi = model.encode(examples(torch.zeros(3, 1), torch.ones(3)), query)
+        >>> isinstance(posterior, Posterior), bool(posterior.kl() > 0), posterior.marginals(phi).mean.shape
+        (True, True, torch.Size([2, 1]))
     """
 
     @abstractmethod

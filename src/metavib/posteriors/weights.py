@@ -118,6 +118,18 @@ class Joint(Posterior):
         functions: $q(f \mid \psi)$, a posterior for each draw of $\psi$.
         charge: what a nat of $KL[q(\psi) \,\|\, p(\psi)]$ costs beside one of the functions, $\beta_\psi / \beta$.
             With 1 the KL is that of the pair (eq. 6).
+
+    Example:
+        >>> import torch
+        >>> from metavib.kernels import Linear
+        >>> from metavib.posteriors import DiagonalNormal, Joint, Primal, Sites, memorise
+        >>> psi, theta, s = ({"w": torch.tensor([number])} for number in (0.3, 0.1, 0.04))
+        >>> weights = DiagonalNormal(psi, s, theta, s, lambda w, x: x, samples=1, ranks={"w": 1})
+        >>> z, sites = torch.ones(1, 1), Sites(torch.ones(1, 1), torch.ones(1))
+        >>> functions = Primal(Linear(), memorise(z, torch.tensor([True]), sites))
+        >>> q = Joint(weights, [functions], charge=1.0)
+        >>> round((q.kl() - functions.kl()).item(), 3)  # that of the weights
+        0.5
     """
 
     def __init__(self, weights: DiagonalNormal, functions: Sequence[Posterior], *, charge: float) -> None:

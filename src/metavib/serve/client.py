@@ -30,6 +30,12 @@ class ServiceError(Exception):
     Args:
         reason: the server's sentence.
         status: of HTTP; 0 where no answer came.
+
+    Example:
+        >>> from metavib.serve import ServiceError
+        >>> error = ServiceError("there is no task named 'a'", 404)
+        >>> str(error), error.status
+        ("there is no task named 'a'", 404)
     """
 
     def __init__(self, reason: str, status: int) -> None:
@@ -78,6 +84,15 @@ class Task:
         version: how many changes had made it what it was.
         n: how many points it had learned from.
         counts: points of each class; empty for real outputs.
+
+    Example:
+        A server that runs is asked by `Client.adapt` and `Client.task`, which make these.
+
+        >>> from metavib.serve import Client, Task
+        >>> with Client("http://localhost:8000") as client:
+        ...     task = Task("mara", "characters", version=2, n=3, counts={"a": 2, "b": 1}, tag="2", client=client)
+        >>> task.classes
+        ('a', 'b')
     """
 
     name: str

@@ -53,6 +53,15 @@ class Search:
         trials: how many it is to have, whoever runs them.
         prune: stop trials that are worse than most were at the same step.
         seed: of the choice of values, where the search of a single worker is to be repeatable.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from metavib.training.recipes import recipe
+        >>> from metavib.tune import Interval, Search
+        >>> space = {"train.lr": Interval(1e-4, 0.1)}
+        >>> search = Search(recipe("sinusoid", "gp-vib"), space, Path("runs/search"), "a-study")
+        >>> search.url, search.with_values({"train.lr": 0.01}).train.lr
+        ('sqlite:///runs/search/study.db', 0.01)
     """
 
     config: Config
@@ -89,6 +98,14 @@ class Result:
     Args:
         trials: all, the best first.
         importances: of the fields that were searched (`metavib.tune.study.importances`).
+
+    Example:
+        >>> from metavib.tune import Result, Trial
+        >>> pruned = Trial(0, "pruned", {"train.lr": 1.0}, -3.0, 10, {}, None)
+        >>> best = Trial(1, "complete", {"train.lr": 0.01}, -0.2, 50, {"mse": 0.2, "score": -0.2}, None)
+        >>> result = Result([best, pruned], {})
+        >>> result.best.number, result.metric
+        (1, ('mse', -1))
     """
 
     trials: list[Trial]
@@ -110,7 +127,16 @@ class Result:
 
 
 def with_curve(config: Config) -> Config:
-    """The config with validations often enough to prune on, which change no training."""
+    """The config with validations often enough to prune on, which change no training.
+
+    Example:
+        >>> from metavib.training.fields import override
+        >>> from metavib.training.recipes import recipe
+        >>> from metavib.tune import with_curve
+        >>> config = override(recipe("sinusoid", "gp-vib"), {"train.steps": 200, "train.validate_every": 100})
+        >>> with_curve(config).train.validate_every
+        20
+    """
     every = max(1, min(config.train.validate_every, config.train.steps // VALIDATIONS))
     return replace(config, train=replace(config.train, validate_every=every))
 
@@ -126,6 +152,20 @@ def tune(search: Search, *, jobs: int = 1, quiet: bool = False) -> Result:
     Raises:
         metavib.training.stopping.Interrupted: after Ctrl-C or SIGTERM; the trial it was at is tried again by the next
             worker.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from metavib.training.fields import override
+        >>> from metavib.training.recipes import recipe
+        >>> from metavib.tune import Choices, Search, tune
+        >>> few = {"train.steps": 10, "train.validate_every": 5, "train.validation_tasks": 4}
+        >>> config = override(recipe("sinusoid", "gp-vib"), few)
+        >>> space = {"train.lr": Choices((0.001, 0.01))}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = tune(Search(config, space, Path(folder), "sines", trials=2), quiet=True)
+        >>> len(result.trials), result.best.values["train.lr"] in (0.001, 0.01)
+        (2, True)
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1; got {jobs}.")

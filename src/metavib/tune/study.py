@@ -34,6 +34,12 @@ class Trial:
         step: of the model that has it.
         validation: all metrics of that model, where the trial was completed.
         same_as: the earlier trial of the same values, where there is one: nothing was trained anew.
+
+    Example:
+        >>> from metavib.tune import Trial
+        >>> trial = Trial(3, "complete", {"train.lr": 0.01}, -0.2, 50, {"mse": 0.2}, None)
+        >>> trial.values, trial.score
+        ({'train.lr': 0.01}, -0.2)
     """
 
     number: int
