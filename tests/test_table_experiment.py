@@ -24,6 +24,7 @@ from metavib.training import build, checkpoint, recipes, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
+from metavib.training.protocols.obvious import OWN, POOLED
 from metavib.training.protocols.table import resolve, scaling
 from program import done, refused
 
@@ -370,7 +371,7 @@ def test_the_figure_of_errors_is_of_test_groups_and_knows_no_more_rows_than_they
             pooled += ((everywhere.predict(world.x[b]) - world.y[b]) ** 2).tolist()
             own += ((Ridge(1.0).fit(world.x[a], world.y[a]).predict(world.x[b]) - world.y[b]) ** 2).tolist()
     at = found.known.index(3)
-    wanted_errors = {"gp-vib": squares, "ridge of all groups": pooled, "ridge of the K rows": own}
+    wanted_errors = {"gp-vib": squares, POOLED: pooled, OWN: own}
     for name, values in wanted_errors.items():
         assert found.errors[name][at] == pytest.approx(np.mean(values) ** 0.5, rel=1e-4), name
     assert found.coverage[at] == pytest.approx(np.mean(inside), abs=0.03)

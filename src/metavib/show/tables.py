@@ -107,9 +107,10 @@ def of_table(result: dict[str, Any]) -> str:
         rows.append(cells + ([plus_minus(row["metrics"]["log_density"])] if real else []))
     unit = "the root of the mean squared error, in the units of" if real else "minus the mean log probability, of"
     loss = "the typical error is" if real else "the log loss is"
+    beside = " The two columns beside it are ridges, of all rows and of the known ones of a group." if real else ""
     return markdown(header, rows) + (
         f"\n\nOn {first['tasks']} groups that were not learned from; {loss} {unit} {result['target']!r}; ± is a 95% "
-        "interval over groups."
+        f"interval over groups.{beside}"
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metavib.tasks.task import Task
 
-POOLED, OWN = "ridge of all groups", "ridge of the K rows"
+POOLED, OWN = "one function for all", "each group alone"  # as in `metavib.groups.Report`
 USUAL, SMOOTHED = "shares of all groups", "smoothed shares of the K rows"
 ROWS = 2.0  # rows that the shares of all groups count for
 
