@@ -40,7 +40,7 @@ def rooms(package: griffe.Module) -> dict[str, list[griffe.Module]]:
         if name == "__main__" or module.is_alias:
             continue
         if module.is_init_module:
-            found[name] = [m for m in everything(module) if m.is_module]
+            found[name] = sorted((m for m in everything(module) if m.is_module), key=lambda m: m.path)
         elif name not in FIRST:
             found[ROOT].append(module)
     return found
@@ -78,10 +78,15 @@ def room_page(name: str, modules: list[griffe.Module]) -> str:
     lines = [f"# {title}", ""]
     if len(modules) > 2:
         lines += ["| module | what is there |", "| --- | --- |"]
-        lines += [f"| [`{module.path}`][{module.path}] | {_summary(module)} |" for module in modules[1:]]
+        short = [module.path.removeprefix(f"{title}.") for module in modules[1:]]  # a phone has little room
+        lines += [f"| [`{s}`][{m.path}] | {_summary(m)} |" for s, m in zip(short, modules[1:], strict=True)]
         lines.append("")
+    if name == "cli":
+        lines += ["What to type is told by the [commands](commands.md); here are the functions behind them.", ""]
     for module in modules:
         options = ["    options:", "      heading_level: 2"]
+        if name == "cli":  # the annotations of a command are its options and help texts
+            options.append("      show_signature_annotations: false")
         if module.is_init_module:  # its own definitions, not its modules, which come next, nor what it imports
             own = [n for n, m in module.members.items() if not (m.is_alias or m.is_module or n.startswith("_"))]
             options += [f"      members: {own or 'false'}"]

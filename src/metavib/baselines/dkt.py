@@ -294,7 +294,7 @@ def dkt(
 
 
 def dkt_linear(backbone: Backbone, ways: int, *, slots: int | None = None, noise: float = 0.1) -> Model:
-    """DKT with a linear kernel, which starts where DKT's does: (log 2)^2 phi . phi'.
+    r"""DKT with a linear kernel, which starts where DKT's does: $(\log 2)^2 \phi \cdot \phi'$.
 
     Example:
         >>> from metavib import baselines, networks

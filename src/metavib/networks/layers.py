@@ -54,7 +54,7 @@ class Positive(nn.Module):
 
 
 def softplus_inverse(value: float) -> float:
-    r"""a with $\log(1 + e^a) = $ value."""
+    r"""The number a with $\log(1 + e^a) = v$ for a value v > 0."""
     return value + log(-expm1(-value))
 
 
