@@ -15,7 +15,7 @@ from metavib.adapt.learner import Learner
 from metavib.adapt.preparation import of_run
 from metavib.files import read_tensors
 from metavib.training import build, run_folder
-from program import done, predicted, refused, settings, train_table, values
+from program import done, metavib, predicted, refused, settings, train_table, values
 
 
 def picture(path: Path, c: int, i: int, side: int = 20) -> None:
@@ -48,8 +48,9 @@ def album(tmp_path_factory):
     options = {"tasks.ways": 2, "tasks.queries": 3, "tasks.size": 16, "tasks.augment": False, "model.width": 8}
     options |= {"model.samples": 5, "train.save_every": 10, "train.lr": 5e-3, "tasks.fit": "centre"}
     options |= {"model.poolings": 4}
-    done("train", "images", "--root", root / "pictures", "--shots", 2, "--steps", 30, "--out", root / "run", "--quiet",
-         *settings(**options | {"test.queries": 3}))  # fmt: skip
+    train = ["train", "images", "--root", root / "pictures", "--shots", 2, "--steps", 30, "--out", root / "run"]
+    ended = metavib(*train, "--quiet", *settings(**options | {"test.queries": 3}))
+    assert ended.status == 0 and f"`metavib adapt {root / 'run'} --support FOLDER`" in ended.err.replace("\n", " ")
     done("adapt", root / "run", "--support", root / "support", "--out", root / "task.safetensors")
     yield root
     patch.undo()

@@ -12,6 +12,7 @@ from sklearn.linear_model import Ridge
 import serving
 from metavib.adapt.learner import Learner
 from metavib.estimators import FewShotRegressor
+from metavib.groups import Report
 from metavib.random import seeded
 from metavib.tasks.table import split_tasks
 from metavib.training import checkpoint, run_folder
@@ -52,6 +53,8 @@ def test_the_run_says_how_good_it_is_beside_simpler_methods(trained):
     assert record["config"]["method"] == HIERARCHICAL and [row["shots"] for row in rows] == [0, 1, 3, 5, 8]
     assert f"{target!r}" in said and "groups that were not learned from" in said
     if target == "demand":
+        names = set(rows[0]["obvious"])  # those of the table that is printed before the test
+        assert names == {obvious.POOLED, obvious.OWN} and all(name in str(Report([])) for name in names)
         ours = [row["metrics"]["mse"]["mean"] for row in rows]
         others = [[m["mse"]["mean"] for m in row["obvious"].values()] for row in rows]
         assert ours[1] < 0.2 * min(others[1]) and all(a < min(b) for a, b in zip(ours[1:], others[1:], strict=True))

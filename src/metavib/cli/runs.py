@@ -162,8 +162,9 @@ def train(
     if not json_:
         from metavib.show.console import note
 
+        support = "FOLDER" if wanted.tasks.name in CLASSIFICATION else "FILE"  # of pictures
         use = (
-            f"`metavib adapt {folder} --support FILE`, then `metavib predict`"
+            f"`metavib adapt {folder} --support {support}`, then `metavib predict`"
             if _takes_files(wanted.tasks.name)
             else ""
         )
