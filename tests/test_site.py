@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from docs.tools import formulas, pages, reference, sessions
 from docs.tools.docstrings import cited, everything, linked
@@ -97,6 +98,13 @@ def test_links_move_with_their_pages() -> None:
     )
     assert pages.moved("`b` ([`a`](../THEORY.md); `c`)", "docs/x.md") == "`b` ([`a`](theory.md); `c`)"
     assert pages.moved("`[a](../b.md)`", "docs/speed.md") == "`[a](../b.md)`"
+
+
+def test_wide_figures_are_scrolled_on_a_phone(tmp_path) -> None:
+    for name, width in (("panels", 1200), ("one", 1199)):
+        Image.new("L", (width, 4)).save(tmp_path / f"{name}.png")
+    text = "![A [b] c](panels.png)\n\n![d](one.png)\n\n```\n![e](none.png)\n```\n"
+    assert pages.scrolled(text, tmp_path) == text.replace("panels.png)", "panels.png){ .wide }")
 
 
 def test_every_module_has_a_page_in_the_navigation(package) -> None:

@@ -34,7 +34,7 @@ def assemble(*, run: bool) -> None:
     (folder / "commands.md").write_text(reference.commands_page(), encoding="utf-8")
     (folder / "models.md").write_text(reference.models_page(), encoding="utf-8")
     for page in PAGES.rglob("*.md"):
-        text = page.read_text(encoding="utf-8")
+        text = pages.scrolled(page.read_text(encoding="utf-8"), page.parent)
         page.write_text(pages.outside_fences(text, lambda part: linked(part, package)), encoding="utf-8")
     for name, modules in reference.rooms(package).items():
         file = "metavib" if name == reference.ROOT else f"metavib.{name}"

@@ -19,6 +19,8 @@ MODULE = re.compile(r"src/metavib/([\w/]+)\.py")  # shown in the reference
 LINK = re.compile(r"`[^`\n]+`|(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"(```.*?^\s*```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+FIGURE = re.compile(r"^!\[.*\]\(([^)\s]+\.png)\)$", re.MULTILINE)
+WIDE = 1200  # pixels from which on a figure has several panels, too small to read in the width of a phone
 EQUATION = re.compile(r"^```math\n.*?\\tag\{(\w+)\}.*?^```\n", re.DOTALL | re.MULTILINE)
 
 
@@ -72,6 +74,16 @@ def collect(root: Path, pages: Path) -> None:
             target.write_text(moved(file.read_text(encoding="utf-8"), path), encoding="utf-8")
         else:
             shutil.copyfile(file, target)
+
+
+def scrolled(text: str, folder: Path) -> str:
+    """A page of a folder with its wide figures marked as such: on a phone they are scrolled rather than shrunk."""
+
+    def marked(m: re.Match[str]) -> str:
+        width = int.from_bytes((folder / m[1]).read_bytes()[16:20], "big")  # where a PNG file has it
+        return m[0] + "{ .wide }" * (width >= WIDE)
+
+    return outside_fences(text, lambda part: FIGURE.sub(marked, part))
 
 
 def theory(text: str, computing: Mapping[str, list[str]]) -> str:
