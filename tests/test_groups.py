@@ -15,9 +15,11 @@ from metavib.groups import evidence, hierarchical, learn, like
 from metavib.groups.features import KNOTS, Features, Layout, Sizes, layout, spread_over
 from metavib.groups.learning import choose, edges, fit_features, refine
 from metavib.groups.outliers import learn_from_right_rows
-from metavib.groups.report import Report, Row
+from metavib.groups.prior import empty
+from metavib.groups.report import LIFTS, Held, Report, Row, lift
 from metavib.groups.rows import blocks, members
-from metavib.tasks.scaling import edged
+from metavib.likelihoods import LogNormal
+from metavib.tasks.scaling import Edge, edged
 from metavib.tasks.task import examples
 
 
@@ -311,7 +313,8 @@ def test_predictions_of_positive_outputs_are_scipys_log_normal(positive) -> None
     np.testing.assert_allclose(found.log_density(torch.tensor(at)), law.logpdf(at), rtol=1e-8)
     np.testing.assert_allclose(found.cdf(torch.tensor(at)), law.cdf(at), rtol=1e-8)
     np.testing.assert_allclose(found.quantile(0.05), law.ppf(0.05), rtol=1e-8)
-    np.testing.assert_allclose(found.mean, law.mean(), rtol=1e-6)
+    lift = float(found.likelihood.lift)
+    np.testing.assert_allclose(found.mean, law.mean() ** lift * law.median() ** (1 - lift), rtol=1e-6)
     np.testing.assert_allclose(found.variance.sqrt(), law.std(), rtol=1e-3)
     np.testing.assert_allclose(found.mean, positive.adapt([[0.3]], [5.0]).predict([[0.0], [1.0]]))
 
@@ -364,3 +367,15 @@ def test_files_from_before_logarithms_are_read(learned) -> None:
     state = learned[0].model.state_dict()
     assert not any("warped" in name or "edge" in name for name in state)
     like(state).load_state_dict(state)
+
+
+@pytest.mark.parametrize("place", LIFTS)
+def test_a_prediction_lies_where_groups_held_out_have_the_smallest_errors(place) -> None:
+    """Outputs at the median of what a model says, at its mean, or halfway: that is what is found."""
+    model = empty(Sizes(1, 0, 1, 0, 0, 0), 1, Edge(*torch.tensor([0.0, 0.0, 1.0, 80.0], dtype=torch.float64)))
+    groups = [np.arange(6 * g, 6 * g + 6) for g in range(8)]
+    x = torch.zeros(48, 1, dtype=torch.float64)
+    assert isinstance(model.likelihood, LogNormal)
+    half_variance = model.likelihood.noise().item() / 2
+    y = torch.full((48,), place * half_variance, dtype=torch.float64).exp()
+    assert lift([Held(model, groups)], x, y, torch.ones_like(y)) == place

@@ -32,8 +32,8 @@ from torch import Tensor
 from metavib import linalg
 from metavib.groups.evidence import Group, Said, Shared, log_evidence, said, shared
 from metavib.groups.features import NEAR, VALUES, Features, layout, skewed, spread_over
-from metavib.groups.prior import hierarchical, logarithms, widened
-from metavib.groups.report import Held, Report, report, scale
+from metavib.groups.prior import hierarchical, lifted, logarithms, widened
+from metavib.groups.report import Held, Report, lift, report, scale
 from metavib.groups.rows import Block, blocks, members
 from metavib.model import Model
 from metavib.tasks.scaling import Edge, edged
@@ -146,9 +146,12 @@ def validated(draft: Draft) -> Learned:
         model = refine(its, x, z, rest, noise_k, random, **options).model
         held.append(Held(model, [rows for rows, f in zip(sets, fold, strict=True) if f == k]))
     wider = scale(held, x, y, weight)
-    held = [Held(widened(model, wider), groups) for model, groups in held]
-    found = report(held, x, y, weight, random)._replace(logarithms=logarithms(refined.model))
-    return Learned(widened(refined.model, wider), found)
+    held, learned = [Held(widened(model, wider), groups) for model, groups in held], widened(refined.model, wider)
+    if edge is not None:
+        best = lift(held, x, y, weight)
+        held, learned = [Held(lifted(model, best), groups) for model, groups in held], lifted(learned, best)
+    found = report(held, x, y, weight, random)._replace(logarithms=logarithms(learned))
+    return Learned(learned, found)
 
 
 def folds(groups: int) -> int:

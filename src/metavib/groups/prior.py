@@ -192,6 +192,14 @@ def widened(model: Model, factor: float) -> Model:
     return model.requires_grad_(False).eval()
 
 
+@torch.no_grad()
+def lifted(model: Model, lift: float) -> Model:
+    """The same model, whose predicted outputs lie elsewhere between median and mean."""
+    assert isinstance(model.likelihood, LogNormal)
+    model.likelihood.lift.fill_(lift)
+    return model
+
+
 def logarithms(model: Model) -> str:
     """Of what logarithms are taken, in a sentence; nothing where of none."""
     sizes, edge = _hierarchy(model).phi.sizes, edge_of(model)

@@ -98,12 +98,15 @@ class LogNormal(RealLikelihood):
     Quantiles are those of z, brought back. Means and variances are those of y itself, $E[y \mid f] = e \pm e^{c + b f +
     b^2 \sigma^2 / 2}$, except that in them an output that is both rare (`RARE` deviations of z) and `BEYOND` times
     further from the edge than any that was seen counts as no further: where little is known, the mean of a log-normal
-    distribution is made by its rarest outputs, and grows without end.
+    distribution is made by its rarest outputs, and grows without end. Real outputs have fewer of these than a
+    logarithm promises, so that what is predicted may be told to lie between median and mean (the buffer `lift`).
 
     Args:
         noise: starting value of the variance of z.
         edge: e, c, b, and the logarithm of the furthest distance seen; the sign of b says on which side outputs lie.
         floor: lower bound of the variance.
+        lift: where predicted outputs lie between the median, 0, and the mean, 1, by the logarithm of their distance
+            from the edge.
 
     Example:
         The mean of a log-normal distribution lies above its median.
@@ -120,12 +123,19 @@ class LogNormal(RealLikelihood):
     centre: Tensor
     spread: Tensor
     furthest: Tensor
+    lift: Tensor
 
     def __init__(
-        self, noise: float = 1.0, *, edge: tuple[float, ...] = (0.0, 0.0, 1.0, 80.0), floor: float = 1e-3
+        self,
+        noise: float = 1.0,
+        *,
+        edge: tuple[float, ...] = (0.0, 0.0, 1.0, 80.0),
+        floor: float = 1e-3,
+        lift: float = 1.0,
     ) -> None:
         super().__init__()
         self.normal = Gaussian(noise, floor=floor)
+        self.register_buffer("lift", torch.tensor(lift))
         for name, value in zip(Edge._fields, edge, strict=True):
             self.register_buffer(name, torch.tensor(float(value)))
 
@@ -195,7 +205,8 @@ class LogNormal(RealLikelihood):
         # Where the bound is out of reach, the variance in a form without cancellation.
         free = (2 * m + s2).exp() * torch.expm1(s2)
         variance = torch.where(above - 2 * s > 6, free, (second - first.square()).clamp(min=0))
-        return self.edge + self.spread.sign() * first, variance
+        point = (self.lift * first.log() + (1 - self.lift) * m).exp()
+        return self.edge + self.spread.sign() * point, variance
 
     def _within(self, p: Tensor, y: Tensor) -> Tensor:
         beyond = (self.spread < 0).to(p.dtype)
