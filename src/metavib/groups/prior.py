@@ -88,7 +88,8 @@ def likelihood(noise: float, edge: Edge | None) -> Gaussian | LogNormal:
 
 def edge_of(model: Model) -> Edge | None:
     """The edge of a model's outputs, where they have one."""
-    return model.likelihood.units if isinstance(model.likelihood, LogNormal) else None
+    found = model.likelihood
+    return Edge(*(found.get_buffer(name) for name in Edge._fields)) if isinstance(found, LogNormal) else None
 
 
 def like(state: Mapping[str, Tensor]) -> Model:

@@ -146,8 +146,8 @@ class LogNormal(RealLikelihood):
 
     @property
     def units(self) -> Edge:
-        """What makes z of y."""
-        return Edge(self.edge, self.centre, self.spread, self.furthest)
+        """What makes z of y, with a dimension for the points of a task."""
+        return Edge(*(lift(buffer, 1) for buffer in (self.edge, self.centre, self.spread, self.furthest)))
 
     def targets(self, y: Tensor) -> Tensor:
         """z, which is on the scale of f."""
@@ -193,9 +193,10 @@ class LogNormal(RealLikelihood):
         $$E[\min(D, e^k)^j] = e^{j m + j^2 s^2 / 2}\, \Phi\big(\tfrac{k - m}{s} - j s\big)
         + e^{j k}\, \Phi\big(\tfrac{m - k}{s}\big)$$
         """
-        m, s2 = self.centre + self.spread * mean, self.spread.square() * var
+        (edge, centre, spread, furthest), place = self.units, lift(self.lift, 1)
+        m, s2 = centre + spread * mean, spread.square() * var
         s = s2.clamp(min=1e-12).sqrt()
-        k = (self.furthest + log(BEYOND)).maximum(m + RARE * s)
+        k = (furthest + log(BEYOND)).maximum(m + RARE * s)
         above = (k - m) / s
         first, second = (
             (j * m + j * j * s2 / 2 + torch.special.log_ndtr(above - j * s)).exp()
@@ -205,12 +206,12 @@ class LogNormal(RealLikelihood):
         # Where the bound is out of reach, the variance in a form without cancellation.
         free = (2 * m + s2).exp() * torch.expm1(s2)
         variance = torch.where(above - 2 * s > 6, free, (second - first.square()).clamp(min=0))
-        point = (self.lift * first.log() + (1 - self.lift) * m).exp()
-        return self.edge + self.spread.sign() * point, variance
+        point = (place * first.log() + (1 - place) * m).exp()
+        return edge + spread.sign() * point, variance
 
     def _within(self, p: Tensor, y: Tensor) -> Tensor:
-        beyond = (self.spread < 0).to(p.dtype)
-        return torch.where(self.units.distance(y) > 0, p, beyond)
+        units = self.units
+        return torch.where(units.distance(y) > 0, p, (units.spread < 0).to(p.dtype))
 
 
 class StudentT(RealLikelihood):
