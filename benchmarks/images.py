@@ -219,7 +219,8 @@ def updated(known: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     """Known results with new rows in the place of old ones; those that were not measured again are marked as such."""
     new = {(r["data"], r["method"], r["shots"]) for r in result["rows"]}
     old = [r | {"before": True} for r in known["rows"] if (r["data"], r["method"], r["shots"]) not in new]
-    return result | {"rows": old + result["rows"]}
+    shared = result["shared"] or (bool(old) and known["shared"])  # old rows stay those of a busy machine
+    return result | {"rows": old + result["rows"], "shared": shared}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -260,7 +260,7 @@ def test_results_on_pictures_are_updated_row_by_row():
     from benchmarks import images
 
     row = {"method": "gp-vib", "shots": 1, "accuracy": 0.5, "nll": 1.0, "ece": 0.1, "seconds": None}
-    known = {"rows": [{"data": data, **row} for data in ("glyphs", "digits")]}
+    known = {"shared": True, "rows": [{"data": data, **row} for data in ("glyphs", "digits")]}
     result = {"minutes": 1.0, "machine": "a machine", "shared": False, "rows": [{"data": "digits", **row, "ece": 0.01}]}
     found = images.updated(known, result)
     assert [(r["data"], r["ece"], r.get("before")) for r in found["rows"]] == [
@@ -268,3 +268,4 @@ def test_results_on_pictures_are_updated_row_by_row():
         ("digits", 0.01, None),
     ]
     assert "not again: gp-vib on glyphs." in images.table(found)
+    assert found["shared"] and not images.updated({**known, "rows": []}, result)["shared"]

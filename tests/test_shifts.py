@@ -51,8 +51,7 @@ def test_an_inverted_picture_is_the_same_ink():
     data = drawings(28, classes=3, each=2)
     assert torch.equal(shifted(data, "inversion").images, 255 - data.images)
     plain, inverted = (shifted(x, "inversion", ink=True).images for x in (data, shifted(data, "inversion")))
-    # The faintest pixels at the end of a stroke may count as ink in one of them alone, which moves it a little.
-    assert (plain.float() - inverted.float()).abs().mean() < 3
+    assert (plain.float() - inverted.float()).abs().mean() < 2
 
 
 def test_drawings_of_a_shape_are_alike():
