@@ -185,7 +185,7 @@ class FewShotEstimator(BaseEstimator):
 
         The file is a safetensors file with JSON beside the numbers (`metavib.estimators.file`); nothing is pickled.
         """
-        check_is_fitted(self, "model_")
+        check_is_fitted(self, ("model_", "estimators_"), all_or_any=any)
         file.save(self, Path(path))
 
     @classmethod
@@ -443,7 +443,8 @@ def _check_outputs(y: Any) -> None:
     cells = np.asarray(y)
     if cells.ndim == 2 and cells.shape[1] > 1:
         raise ValueError(
-            f"y should be a 1d array, got an array of shape {cells.shape} instead: fit an estimator for each output."
+            f"y should be a 1d array, got an array of shape {cells.shape} instead: this estimator is of one output. "
+            "FewShotRegressor can be fitted to several columns of numbers."
         )
     if cells.ndim == 1 and cells.dtype.kind in "fO":
         gaps = [i for i, cell in enumerate(cells.tolist()) if is_missing(cell)]

@@ -20,9 +20,12 @@ Metadata (strings; all but the first two are JSON), format `metavib-estimator-1`
 | fitted    | `n_iter`, `history` (steps, kept step, scores) or null, `report` (a list for each row of it) or null, |
 |           | `candidates` (kernel, reach or null for an infinite one, log loss of each, the best first) or null,   |
 |           | `mean_weight` of the rows                                                                            |
+| outputs   | of a regressor of several outputs, and of no other: a list of the name and the metadata of each (all |
+|           | from `inputs` on), in place of the metadata from `inputs` on                                         |
 
 Tensors: `model/...` as PyTorch names them, `scaling/...` (means and scales of inputs and outputs, and which columns
-have an indicator of missing values), and, where it is adapted, `task` or `tasks`: the bytes of a task file.
+have an indicator of missing values), and, where it is adapted, `task` or `tasks`: the bytes of a task file. Those of
+the first of several outputs have names that begin with `output/0/`, and so on.
 """
 
 import json
@@ -32,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from torch import Tensor
 
 from metavib.adapt.file import read, to_bytes
@@ -67,12 +71,30 @@ def save(estimator: Any, path: Path) -> None:
         )
     if not isinstance(params["random_state"], int | np.integer | None):
         params["random_state"] = None
+    tensors, header = _of_several(estimator) if hasattr(estimator, "estimators_") else _of_one(estimator)
+    header["params"] = params
+    texts = {"format": FORMAT, "estimator": type(estimator).__name__}
+    write_tensors(path, tensors, texts | {name: json.dumps(value, default=_plain) for name, value in header.items()})
+
+
+def _of_several(estimator: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of the regressors of several outputs, one after another."""
+    tensors: dict[str, Tensor] = {}
+    headers = []
+    for i, (name, one) in enumerate(estimator.estimators_.items()):
+        its, header = _of_one(one)
+        tensors |= {f"output/{i}/{key}": tensor for key, tensor in its.items()}
+        headers.append([name, header])
+    return tensors, {"outputs": headers}
+
+
+def _of_one(estimator: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of an estimator of one output, all but its arguments."""
     model, learner, run = estimator.model_, estimator.learner_, estimator.run_
     report, history = getattr(estimator, "report_", None), estimator.history_
     tried = getattr(estimator, "candidates_", None) if _kind(model) == "columns" else None
     names = getattr(estimator, "feature_names_in_", None)
     header: dict[str, Any] = {
-        "params": params,
         "inputs": {
             "event": None if run else estimator._event,
             "names": None if names is None else list(names),
@@ -98,8 +120,7 @@ def save(estimator: Any, path: Path) -> None:
         tensors["task"] = _bytes(one.to_bytes())
     if (many := getattr(estimator, "predictors_", None)) is not None:
         tensors["tasks"] = _bytes(to_bytes(many.file(), learner.trained))
-    texts = {"format": FORMAT, "estimator": type(estimator).__name__}
-    write_tensors(path, tensors, texts | {name: json.dumps(value, default=_plain) for name, value in header.items()})
+    return tensors, header
 
 
 def load(cls: type, path: Path) -> Any:
@@ -120,18 +141,30 @@ def load(cls: type, path: Path) -> Any:
     if texts.get("estimator") != cls.__name__:
         raise ValueError(f"{path} holds a {texts.get('estimator')}: read it by {texts.get('estimator')}.load.")
     try:
+        params = {name: tuple(v) if isinstance(v, list) else v for name, v in json.loads(texts["params"]).items()}
+        if "outputs" in texts:
+            return _restored_several(cls(**params), tensors, json.loads(texts["outputs"]))
         header = {name: json.loads(texts[name]) for name in HEADER}
-        return _restored(cls, tensors, header | {"run": json.loads(texts.get("run", "null"))})
+        return _restored(cls(**params), tensors, header | {"run": json.loads(texts.get("run", "null"))})
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}. Save the estimator again.") from error
 
 
-HEADER = ("params", "inputs", "model", "classes", "fitted")
+HEADER = ("inputs", "model", "classes", "fitted")
 
 
-def _restored(cls: type, tensors: dict[str, Tensor], header: dict[str, Any]) -> Any:
-    params = {name: tuple(v) if isinstance(v, list) else v for name, v in header["params"].items()}
-    estimator: Any = cls(**params)
+def _restored_several(estimator: Any, tensors: dict[str, Tensor], headers: list[Any]) -> Any:
+    """A regressor of several outputs, out of that of each."""
+    if not headers or len({name for name, _ in headers}) != len(headers):
+        raise ValueError("its outputs have no names of their own")
+    found = {
+        name: _restored(clone(estimator), _part(tensors, f"output/{i}"), header)
+        for i, (name, header) in enumerate(headers)
+    }
+    return estimator._of_each(found)
+
+
+def _restored(estimator: Any, tensors: dict[str, Tensor], header: dict[str, Any]) -> Any:
     inputs, fitted, classes = header["inputs"], header["fitted"], header["classes"]
     estimator.run_, estimator.schema_ = None, None
     if header["model"] == "pictures":

@@ -1,11 +1,12 @@
 """Few-shot regression with scikit-learn's conventions."""
 
+import copy
 import warnings
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import RegressorMixin
+from sklearn.base import RegressorMixin, clone
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
@@ -14,8 +15,8 @@ from metavib.adapt import believed
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.estimators.base import SEEDS, FewShotEstimator
+from metavib.estimators.outputs import Name, are_several, check_likelihood, columns_of, warnings_of
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
-from metavib.groups import Report
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.kernels import Kernel
 from metavib.likelihoods import Gaussian, Likelihood, Poisson, StudentT
@@ -54,6 +55,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     predicted, is as noisy as a row of that weight. In `adapt` a row of three times that weight is what the row three
     times would be, exactly. Rows of weight 0 are left out. Networks are shown a row in proportion to its weight.
 
+    Outputs may have several columns, an array `(n, p)` or a data frame: each is learned by a regressor of its own
+    (`estimators_`), and every method takes and returns them together.
+
     Networks are trained by the predictive form of the bound (`metavib.objective.predictive`; THEORY.md, section 2), log
     E[p(y | f)] in the place of E[log p(y | f)]: with few rows of a task the bound itself takes for noise what is not
     known yet. On functions of three noisy points it leaves 0.01 nats to the best possible log density, and the bound
@@ -81,7 +85,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     Attributes:
         report_: of a hierarchical prior, errors on tasks held out at each number of known rows, in the units of y,
-            beside those of one function for all tasks and of a ridge regression of each task alone.
+            beside those of one function for all tasks and of a ridge regression of each task alone; of several outputs,
+            a dictionary of such reports by the names of the outputs.
+        estimators_: of several outputs, the fitted regressor of each, by its name: that of its column in a data frame,
+            or the place of its column in an array. Of the attributes of one output such an estimator has none but
+            `report_`, `n_features_in_` and `feature_names_in_`.
 
     Example:
         Shops whose sales rise alike, each from a level of its own.
@@ -96,9 +104,18 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         >>> bool(abs(mean[0] - 135) < 3), bool(sd[0] < 4)
         (True, True)
         >>> print(shops.report_)  # doctest: +SKIP
+
+        What is sold, and how many people come: two outputs.
+
+        >>> both = FewShotRegressor(random_state=0).fit(day[:, None], np.stack([sold, 2 * sold + day], 1), tasks=shop)
+        >>> both.adapt([[0.0]], [[100.0, 200.0]]).predict([[7.0]]).shape
+        (1, 2)
     """
 
-    report_: Report
+    report_: Any  # a Report; of several outputs a dictionary of them
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    estimators_: dict[Name, "FewShotRegressor"]
 
     _objective = staticmethod(predictive)
 
@@ -140,14 +157,16 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
         Args:
             X: rows `(n, d)` or images `(n, C, H, W)`.
-            y: outputs `(n,)`.
+            y: outputs `(n,)`, or several columns of them `(n, p)`.
             tasks: the task of each row, any ids.
             sample_weight: how precise each row is, relative to others; one where None.
         """
         if self.likelihood not in LIKELIHOODS:
             raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}; got {self.likelihood!r}.")
-        for name in ("predictors_", "report_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
+        for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
+            del self.__dict__[name]
+        if are_several(y):
+            return self._fit_each(X, columns_of(y), tasks, sample_weight)
         X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=True)
         ids = self._task_ids(tasks, len(y))
         likelihood = self._new_likelihood()
@@ -168,9 +187,42 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         self._meta_train(model, draw, [(model, task) for task in validation], seed)
         if tasks is None:
             self.predictor_ = self.learner_.adapt(self._points(X, y), weight=weight)
-        elif hasattr(self, "predictor_"):
-            del self.predictor_  # of an earlier fit
         return self
+
+    def _fit_each(self, X: Any, columns: dict[Name, np.ndarray], tasks: Any, sample_weight: Any) -> Self:
+        """Fits a regressor for each of several outputs, once all of them are seen to be in order."""
+        check_likelihood(columns, self._new_likelihood())
+        found = {}
+        for name, column in columns.items():
+            if self.verbose:
+                print(f"output {name!r}:")
+            with warnings_of(name):
+                found[name] = clone(self).fit(X, column, tasks, sample_weight)
+        return self._of_each(found)
+
+    def _of_each(self, estimators: dict[Name, "FewShotRegressor"]) -> Self:
+        """This estimator, with fitted regressors of several outputs and what they have in common."""
+        self.estimators_, one = estimators, next(iter(estimators.values()))
+        self.n_features_in_ = one.n_features_in_
+        if hasattr(one, "feature_names_in_"):
+            self.feature_names_in_ = one.feature_names_in_
+        if hasattr(one, "report_"):
+            self.report_ = {name: each.report_ for name, each in estimators.items()}
+        return self
+
+    @property
+    def _several(self) -> bool:
+        """Whether this estimator was fitted to several outputs."""
+        return hasattr(self, "estimators_")
+
+    def _each(self, method: str, X: Any, y: Any, **options: Any) -> dict[Name, Any]:
+        """What a method of the regressors of several outputs returns for the column of each."""
+        columns, found = columns_of(y, list(self.estimators_)), {}
+        check_likelihood(columns, self._new_likelihood())
+        for name, one in self.estimators_.items():
+            with warnings_of(name):
+                found[name] = getattr(one, method)(X, columns[name], **options)
+        return found
 
     def _hierarchical(self, tasks: Any) -> bool:
         """Whether the tasks are learned from by a hierarchical prior rather than a network."""
@@ -201,6 +253,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             tasks: the task of each row, where they are of many tasks; `predict` is then told the task of each row too.
             sample_weight: how many rows each counts as; one where None.
         """
+        if self._several:
+            return copy.copy(self)._of_each(self._each("adapt", X, y, tasks=tasks, sample_weight=sample_weight))
         check_is_fitted(self, "model_")
         X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
         self._warn_of_outliers(y)
@@ -218,6 +272,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             y: their outputs.
             sample_weight: how many rows each counts as; one where None.
         """
+        if self._several:
+            return self._of_each(self._each("partial_fit", X, y, sample_weight=sample_weight))
         if not hasattr(self, "model_"):
             return self.fit(X, y, sample_weight=sample_weight)
         self._check_one_task()
@@ -231,25 +287,69 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     def predict(self, X: Any, return_std: bool = False, tasks: Any = None) -> Any:
         """Predictive means `(n,)`, and standard deviations where asked for, of outputs (noise included).
 
+        Of several outputs both are `(n, p)`.
+
         Args:
             X: rows.
             return_std: whether to return standard deviations too.
             tasks: the task of each row, after `adapt` to many tasks; one that is not known is predicted as a task
                 without rows.
         """
+        if self._several:
+            each = [one.predict(X, True, tasks) for one in self.estimators_.values()]
+            mean, sd = (np.stack(columns, 1) for columns in zip(*each, strict=True))
+            return (mean, sd) if return_std else mean
         found = self.predict_distribution(X, tasks)
         return (found.mean.numpy(), found.variance.sqrt().numpy()) if return_std else found.mean.numpy()
 
-    def predict_distribution(self, X: Any, tasks: Any = None) -> RealPrediction:
-        """All that is known of the outputs of some rows, in the units of y: densities, quantiles, mean and variance."""
+    def predict_distribution(self, X: Any, tasks: Any = None) -> Any:
+        """All that is known of the outputs of some rows, in the units of y: densities, quantiles, mean and variance.
+
+        A `metavib.adapt.prediction.RealPrediction`; of several outputs, a dictionary of one for each, by its name.
+        """
+        if self._several:
+            return {name: one.predict_distribution(X, tasks) for name, one in self.estimators_.items()}
         return _of_rows(self._predicted(X, tasks)).restored(self.scaling_.y)
 
     def predict_interval(self, X: Any, level: float = 0.9, tasks: Any = None) -> np.ndarray:
-        """The central interval that holds an output with a given probability: `(n, 2)`, lower and upper ends."""
+        """The central interval that holds an output with a given probability: `(n, 2)`, lower and upper ends.
+
+        Of several outputs `(n, p, 2)`: each interval holds its own output with that probability.
+        """
+        if self._several:
+            return np.stack([one.predict_interval(X, level, tasks) for one in self.estimators_.values()], 1)
         return torch.stack(self.predict_distribution(X, tasks).interval(level), -1).numpy()
+
+    def merge(self, other: Self) -> Self:
+        """A new estimator that knows what both know of their task, or tasks; they must have no rows in common.
+
+        Args:
+            other: adapted from the same fitted estimator.
+        """
+        if not self._several:
+            return super().merge(other)
+        its = getattr(other, "estimators_", {})
+        if list(its) != list(self.estimators_):
+            raise ValueError(f"the two estimators are of the outputs {list(self.estimators_)} and {list(its)}.")
+        return copy.copy(self)._of_each({name: one.merge(its[name]) for name, one in self.estimators_.items()})
+
+    def forget(self, X: Any, y: Any, tasks: Any = None, sample_weight: Any = None) -> Self:
+        """A new estimator that has never seen these rows, which must be among those it is adapted to.
+
+        Args:
+            X: rows.
+            y: their outputs.
+            tasks: the task of each row, where this estimator is adapted to many.
+            sample_weight: of the rows, as when they were learned.
+        """
+        if not self._several:
+            return super().forget(X, y, tasks, sample_weight)
+        return copy.copy(self)._of_each(self._each("forget", X, y, tasks=tasks, sample_weight=sample_weight))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, shots: int = 5) -> float:
         """R² of the predictions; with task ids, of few-shot predictions on each of them, all rows pooled.
+
+        Of several outputs, the mean of the R² of each.
 
         Args:
             X: rows.
@@ -260,6 +360,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
                 calls for.
             shots: how many.
         """
+        if self._several:
+            each = self._each("score", X, y, sample_weight=sample_weight, tasks=tasks, shots=shots)
+            return float(np.mean(list(each.values())))
         if tasks is None:
             return super().score(X, y, sample_weight)
         check_is_fitted(self, "model_")
@@ -338,6 +441,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
         tags.target_tags.positive_only = self.likelihood == "poisson"
         return tags
 

@@ -76,7 +76,10 @@ def resolve(config: Config) -> Config:
     cells = read_table(replace(table, csv=str(path)))
     several = [name.strip() for name in table.target.split(",")]
     if len(several) > 1 and table.target not in cells.columns and all(name in cells.columns for name in several):
-        raise ValueError(f"a run has one target: train one for each of {', '.join(several)}, with --out of its own.")
+        raise ValueError(
+            f"a run has one target: train one for each of {', '.join(several)}, with --out of its own. In Python "
+            "FewShotRegressor takes several outputs."
+        )
     roles = schemas.check_roles(cells, table.features, target=table.target, task=table.task)
     features = cells.features(table.features, drop=table.drop, beside=roles)
     config = _with_likelihood(config, cells)
