@@ -13,7 +13,7 @@ import torch
 
 import tiny
 from metavib.files import write_json
-from metavib.training import checkpoint, run_folder
+from metavib.training import checkpoint, run_folder, runs
 from metavib.training import loop as train
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
@@ -274,3 +274,27 @@ def test_every_kind_of_state_is_in_the_comparison(whole):
     assert any("running" in name or "mean" in name for name in tensors if name.startswith("model/"))
     assert any(name.endswith("exp_avg_sq") for name in tensors) and "streams/noise" in tensors
     assert all(torch.is_tensor(t) for t in tensors.values())
+
+
+class Struck(Around):
+    """A world in whose test somebody presses Ctrl-C."""
+
+    def evaluate(self, *arguments, **options):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_outside_the_loop_says_how_to_go_on(tmp_path, monkeypatch):
+    """While data are read nothing is there yet; in the test the training is done, and resuming tests it."""
+    config, folder = tiny.sinusoid(), tmp_path / "run"
+
+    def read(config: Config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "experiment", read)
+    with pytest.raises(train.Interrupted, match="before the first step: the same command starts again"):
+        runs.run(config, folder, quiet=True)
+    monkeypatch.setattr(runs, "experiment", lambda config: Struck(world(config)))
+    with pytest.raises(train.Interrupted, match=f"stopped; continue with --resume {folder}"):
+        runs.run(config, folder, quiet=True)
+    monkeypatch.setattr(runs, "experiment", world)
+    assert runs.run(config, folder, resume=True, quiet=True)["evaluation"]["rows"]

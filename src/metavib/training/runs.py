@@ -15,6 +15,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +31,7 @@ from metavib.training.config import HIERARCHICAL, Config, TasksConfig, from_save
 from metavib.training.engine import ranks as processes
 from metavib.training.fields import to_dict
 from metavib.training.protocols import experiment
+from metavib.training.stopping import Interrupted
 
 Record = dict[str, Any]
 """What is kept of a finished run, as JSON holds it; `record` says what is in it."""
@@ -59,6 +62,22 @@ def run(config: Config, folder: Path, *, resume: bool = False, quiet: bool = Fal
         >>> [row["shots"] for row in record["evaluation"]["rows"]]
         [5]
     """
+    with _saying_how_to_go_on(folder):
+        return _run(config, folder, resume=resume, quiet=quiet)
+
+
+@contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Has Ctrl-C end with a hint also where the loop does not see it: while data are read, and in the test."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / run_folder.CONFIG).exists():
+            raise Interrupted(f"stopped; continue with --resume {folder}") from None
+        raise Interrupted("stopped before the first step: the same command starts again.") from None
+
+
+def _run(config: Config, folder: Path, *, resume: bool, quiet: bool) -> Record:
     build.set_torch(config)
     with processes.joined(config.device) as ranks:
         ranks.on_first(run_folder.prepare, config, folder, resume=resume)
