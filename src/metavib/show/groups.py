@@ -5,6 +5,7 @@ would do without meta-learning, and how often the intervals hold what they promi
 the units of the table.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from metavib.adapt.learner import Learner
+from metavib.adapt import believed
+from metavib.adapt.learner import Learner, Predictors
 from metavib.adapt.prediction import ClassPrediction, RealPrediction
 from metavib.adapt.preparation import Rows
 from metavib.data.schema import Number
@@ -28,6 +30,7 @@ KNOWN = (1, 2, 3, 5, 10, 20, 50)  # rows of a group that are known
 ORDERS = 5  # random orders of each group's rows, of which the first are known
 PANELS = 6
 LEVEL = 0.9
+NAMED = 5  # rows that a warning names
 
 
 class Comparison(NamedTuple):
@@ -61,6 +64,7 @@ class _World:
         self.y = np.array(self.cells.labels(table.target)) if preparation.classes else self.cells.outputs(table.target)
         self.train, self.test = np.flatnonzero(train), np.flatnonzero(test)
         self.classes = learner.trained.classifies
+        self.left_out: set[int] = set()
 
     def sizes(self) -> tuple[int, ...]:
         """Numbers of known rows to look at: more than half of the test groups have one row more at least."""
@@ -80,8 +84,27 @@ class _World:
 
     def predict(self, support: np.ndarray, query: np.ndarray) -> Any:
         """What the run says of some rows after others of the same groups."""
-        many = self.learner.adapt_many(self._rows(support), self.ids[support])
-        return many.predict(self._rows(query), self.ids[query])
+        return self.adapted(support).predict(self._rows(query), self.ids[query])
+
+    def adapted(self, support: np.ndarray) -> Predictors:
+        """What the run knows of groups after some of their rows; which of these cannot be right is kept in mind."""
+        trained, group = self.learner.trained, np.unique(self.ids[support], return_inverse=True)[1]
+        wrong = believed.wrong_together(trained, trained.points(self._rows(support)), group)
+        self.left_out |= set(support[wrong].tolist())
+        right = support[~wrong]
+        return self.learner.adapt_many(self._rows(right), self.ids[right])
+
+    def tell(self) -> None:
+        """Warns of rows that were not learned from since they cannot be right, by their places in the file."""
+        if self.left_out:
+            named = ", ".join(self.cells.place(row) for row in sorted(self.left_out)[:NAMED])
+            warnings.warn(
+                f"{len(self.left_out)} rows of test groups are not learned from where they are among the known ones, "
+                f"since their outputs cannot be right beside all others: {named}"
+                f"{', ...' * (len(self.left_out) > NAMED)}.",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _rows(self, which: np.ndarray) -> Table:
         return self.cells.select(which)
@@ -95,6 +118,7 @@ def compare(learner: Learner, config: Config) -> Comparison:
     names = list(found[0][0])
     errors = {name: tuple(of[name] for of, _ in found) for name in names}
     coverage = () if world.classes else tuple(inside for _, inside in found)
+    world.tell()
     return Comparison(known, errors, coverage, len(set(world.ids[world.test])))
 
 
@@ -153,6 +177,7 @@ def groups(learner: Learner, config: Config, *, seed: int = 1) -> Figure:
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         figure.suptitle(f"{world.title}: new groups, {known} row{'s' * (known > 1)} of each known", fontsize=11)
+    world.tell()
     return figure
 
 
@@ -161,8 +186,7 @@ def _panel(ax: Any, world: _World, support: np.ndarray, query: np.ndarray, along
         at = world.cells.numbers(along)
         ends = at[~np.isnan(at)]
         grid = np.linspace(ends.min(), ends.max(), 100)
-        task = world.learner.adapt(world._rows(support))
-        found = task.predict({along: grid})
+        found = world.adapted(support).predict({along: grid}, [world.ids[support[0]]] * len(grid))
         assert isinstance(found, RealPrediction)
         low, high = (end.numpy() for end in found.interval(LEVEL))
         ax.fill_between(grid, low, high, color=BAND, alpha=0.5, lw=0, label=f"{LEVEL:.0%} interval")
