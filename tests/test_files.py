@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metavib import files
-from metavib.files import read_json, read_tensors, write_atomically, write_json, write_tensors
+from metavib.files import read_json, read_tensors, to_json, with_numbers, write_atomically, write_json, write_tensors
+from metavib.training import run_folder
 
 
 def names(folder: Path) -> list[str]:
@@ -196,3 +197,34 @@ def test_what_a_killed_writer_left_is_swept_once_it_is_old(tmp_path) -> None:
         os.utime(file, (0, 0))
     write_json(tmp_path / "state.json", {"a": 1})
     assert not old.exists() and fresh.exists() and other.exists()
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+results = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["gp-vib", "", "nan"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(results)
+def test_results_are_json_that_every_program_reads_and_come_back_as_they_were(value):
+    """Infinities and NaN too, which JSON does not have."""
+    text = to_json(value)
+    back = with_numbers(json.loads(text, parse_constant=refuse))
+    assert repr(back) == repr(value)  # NaN is not equal to itself
+
+
+def test_records_and_metrics_of_a_run_hold_infinite_scores(tmp_path):
+    scores = {"rows": [{"metrics": {"log_density": {"mean": float("-inf"), "interval": float("nan")}}}]}
+    write_json(tmp_path / run_folder.RECORD, {"config": {"a": "NaN"}, "evaluation": scores, "training_seconds": 1.0})
+    json.loads((tmp_path / run_folder.RECORD).read_text(), parse_constant=refuse)
+    record = run_folder.read_record(tmp_path)
+    assert repr(record["evaluation"]) == repr(scores) and record["config"] == {"a": "NaN"}  # a name is no number
+    (tmp_path / run_folder.METRICS).write_text(to_json({"step": 1, "fit": float("inf")}) + "\n")
+    assert run_folder.drop_metrics_after(tmp_path, 1) == 0.0
+    json.loads((tmp_path / run_folder.METRICS).read_text(), parse_constant=refuse)
+    assert run_folder.read_metrics(tmp_path) == [{"step": 1, "fit": float("inf")}]

@@ -14,6 +14,7 @@ from metavib.adapt.learner import Learner
 from metavib.estimators import FewShotRegressor
 from metavib.groups import Report
 from metavib.random import seeded
+from metavib.serve import Client
 from metavib.tasks.table import split_tasks
 from metavib.training import checkpoint, run_folder
 from metavib.training.config import HIERARCHICAL, Config
@@ -124,6 +125,33 @@ def test_the_service_takes_rows_as_the_table_has_them(trained, tmp_path):
                 np.testing.assert_allclose(shares, expected.probabilities, rtol=1e-5)
 
 
+def test_the_service_says_which_rows_it_left_out(trained, tmp_path):
+    """Their numbers are in the answer, in that to a repeated request, and in what the client makes of it."""
+    run, target, data, _ = trained
+    few, learner = data[:6].drop(columns="town"), Learner.from_run(run)
+    if target != "demand":
+        assert learner.judge(few).left_out == []
+        return
+    wrong = few.assign(demand=[*few.demand[:2], 1e6, few.demand.iloc[3], -1e6, few.demand.iloc[5]])
+    rows = {"points": {"rows": wrong.to_dict("records")}}
+    with serving.serving(serving.engines({"towns": run}), f"{tmp_path}/tasks.db") as found:
+        made = found.http.post("/v1/tasks", json={"model": "towns", "name": "t", **rows}).json()
+        assert made["left_out"] == [3, 5] == learner.judge(wrong).left_out and made["points"] == 4
+        updates = [
+            found.http.post("/v1/tasks/t/update", json=rows, headers={"idempotency-key": "once"}).json()
+            for _ in range(2)
+        ]
+        assert [u["left_out"] for u in updates] == [[3, 5]] * 2 and [u["points"] for u in updates] == [8, 8]
+        calls = {"calls": [{"verb": "update", "task": "t", "points": {"rows": few.to_dict("records")}}]}
+        (answer,) = found.http.post("/v1/batch", json=calls).json()["answers"]
+        assert answer["points"] == 14 and "left_out" not in answer
+        with Client(found.address) as client:
+            task = client.adapt("towns", wrong, name="u")
+            assert task.left_out == (3, 5) and task.n == 4
+            assert task.update(few).left_out == () and client.task("u").left_out == ()
+            assert client.update({"u": wrong})["u"].left_out == (3, 5)
+
+
 def test_a_run_that_was_learned_is_not_learned_again(trained):
     run, target, *_ = trained
     before = (run / run_folder.LAST).read_bytes()
@@ -223,6 +251,24 @@ def test_a_row_that_cannot_be_right_is_left_out_and_said_so(wrong, tmp_path):
         )
     assert ended.status == 0 and "5 points" in ended.out
     assert ended.err.startswith("warning: 1 of 6 rows are left out, the first of them row 2")
+
+
+@pytest.mark.parametrize("rows", [9, 2])
+def test_figures_name_the_rows_that_cannot_be_right_by_their_lines(rows, tmp_path):
+    """The only row that is known of a group may be one of them."""
+    data = frame(groups=15, rows=rows)[["town", "hour", "demand"]]
+    places = np.flatnonzero(split_tasks(data.town)[2])[:2]
+    data.loc[places, "demand"] = 1e6, -1e6
+    data.to_csv(tmp_path / "data.csv", index=False)
+    named = "--task", "town", "--target", "demand", "--out", tmp_path / "run"
+    assert metavib("train", "table", tmp_path / "data.csv", *named).status == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        ended = metavib("plot", tmp_path / "run")
+    assert ended.status == 0, ended.err
+    said = " ".join(ended.err.split())
+    assert "2 rows of test groups are not learned from" in said
+    assert all(f"line {place + 2}" in said for place in places) and "of 6 rows" not in said
 
 
 def test_groups_of_one_row_are_learned_from_and_not_tested_on(tmp_path):

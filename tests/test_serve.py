@@ -721,7 +721,7 @@ def test_the_network_runs_once_for_many_tasks(engines, monkeypatch) -> None:
 
     engine, calls, real = engines[0], [], Trained.all_features
     rows = [{"x": 0.3 * i, "y": 0.1 * i} for i in range(5)]
-    predictors = [engine.adapt(Data("rows", [row]), None) for row in rows]
+    predictors = [engine.adapt(engine.judge(Data("rows", [row])), None) for row in rows]
     asks = [Ask(engine, p, engine.inputs(Data("rows", [{"x": 1.0}, {"x": 2.0}])), 0.95) for p in predictors]
     alone = [p.predict(ask.x) for p, ask in zip(predictors, asks, strict=True)]
     monkeypatch.setattr(Trained, "all_features", lambda self, x: calls.append(len(x)) or real(self, x))

@@ -7,12 +7,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+UNBOUNDED = {"Infinity": inf, "-Infinity": -inf, "NaN": nan}  # numbers that JSON has no sign for
 STALE = 3600.0  # seconds after which an unfinished file is taken to be abandoned
 
 
@@ -72,6 +74,47 @@ def _sweep(path: Path) -> None:
                 left.unlink()
 
 
+def to_json(value: Any, **options: Any) -> str:
+    """A value as JSON that every program reads: infinities and NaN, which JSON does not have, as texts.
+
+    Args:
+        value: of dictionaries, lists, texts and numbers.
+        options: others of `json.dumps`.
+
+    Example:
+        >>> to_json({"log_density": float("-inf"), "shots": [1, 5]})
+        '{"log_density": "-Infinity", "shots": [1, 5]}'
+        >>> with_numbers({"log_density": "-Infinity", "method": "gp-vib"})
+        {'log_density': -inf, 'method': 'gp-vib'}
+    """
+    return json.dumps(_with_texts(value), allow_nan=False, **options)
+
+
+def _with_texts(value: Any) -> Any:
+    """The same with infinities and NaN as texts."""
+    if isinstance(value, dict):
+        return {name: _with_texts(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_texts(one) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def with_numbers(value: Any) -> Any:
+    """What `to_json` wrote of results, with infinities and NaN as numbers again.
+
+    Example:
+        >>> with_numbers(json.loads(to_json([1.0, float("inf")])))
+        [1.0, inf]
+    """
+    if isinstance(value, dict):
+        return {name: with_numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(one) for one in value]
+    return UNBOUNDED.get(value, value) if isinstance(value, str) else value
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as indented JSON, whole or not at all.
 
@@ -82,7 +125,7 @@ def write_json(path: Path, value: Any) -> None:
         ...     print(read_json(Path(folder, "a.json")))
         {'beta': 1.0}
     """
-    text = json.dumps(value, indent=2) + "\n"
+    text = to_json(value, indent=2) + "\n"
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 

@@ -7,6 +7,7 @@ a gross error among a handful of rows would move all predictions of its task. Wh
 
 import warnings
 from copy import deepcopy
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,26 @@ from metavib.groups import Hierarchy
 from metavib.groups.outliers import FAR, beyond_reach, outliers
 from metavib.likelihoods import RealLikelihood
 from metavib.priors import FunctionPrior
+
+
+class Judged(NamedTuple):
+    """Points as a model takes them, and which of them cannot be right, as a mask.
+
+    `Learner.adapt` and `Predictor.update` take it where points are expected: what it says is then not warned of.
+    """
+
+    points: Batch
+    wrong: np.ndarray
+
+    @property
+    def right(self) -> Batch:
+        """The points that are learned from."""
+        return self.points.select(np.flatnonzero(~self.wrong).tolist()) if self.wrong.any() else self.points
+
+    @property
+    def left_out(self) -> list[int]:
+        """Which points are not, numbered from 1."""
+        return (np.flatnonzero(self.wrong) + 1).tolist()
 
 
 def looks(trained: Trained) -> bool:
@@ -57,14 +78,6 @@ def wrong_beside(trained: Trained, points: Batch, found: Prediction) -> np.ndarr
     return beyond_reach(found.q, points.y, likelihood, points.counted).cpu().numpy()
 
 
-def without(points: Batch, wrong: np.ndarray) -> Batch:
-    """The points that are left, after a warning of those that are not."""
-    if not wrong.any():
-        return points
-    tell(wrong)
-    return points.select(np.flatnonzero(~wrong).tolist())
-
-
 def tell(wrong: np.ndarray) -> None:
     """Warns of rows that are left out since they cannot be right."""
     if wrong.any():
@@ -72,5 +85,5 @@ def tell(wrong: np.ndarray) -> None:
             f"{wrong.sum()} of {len(wrong)} rows are left out, the first of them row {wrong.argmax() + 1}: their "
             f"outputs lie more than {FAR:.0f} standard deviations from what all other rows say of them.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=4,
         )

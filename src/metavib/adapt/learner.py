@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from metavib.adapt import believed, pretrained
+from metavib.adapt.believed import Judged
 from metavib.adapt.file import read
 from metavib.adapt.many import Predictors as Predictors
 from metavib.adapt.points import Support
@@ -153,10 +154,30 @@ class Learner:
 
         Under a hierarchical prior rows that cannot be right are left out with a warning (`metavib.adapt.believed`).
         """
-        points = self.trained.points(support, weight=weight)
-        wrong = believed.wrong_together(self.trained, points, np.zeros(len(points.x), dtype=np.int64))
-        points = believed.without(points, wrong)
+        judged = support if isinstance(support, Judged) else self.judge(support, weight=weight)
+        if judged is not support:
+            believed.tell(judged.wrong)
+        points = judged.right
         return predictor(self.trained, Support((points,)), self.trained.classes(points.labels, classes))
+
+    def judge(self, support: Any, *, weight: Any = None) -> Judged:
+        """Which points `adapt` would leave out, since they cannot be right; what it returns `adapt` takes as well.
+
+        Args:
+            support: of one task, as for `adapt`.
+            weight: how many points each counts as; one where None.
+
+        Example:
+            A network believes every point; a hierarchical prior looks closer.
+
+            >>> from metavib import Learner, encoders, kernels, likelihoods, methods, networks
+            >>> parts = encoders.ExactSites(), likelihoods.Gaussian(noise=0.1)
+            >>> learner = Learner(methods.gp_vib(networks.MLP(1, ()), kernels.Linear(), *parts))
+            >>> learner.judge(([[1.0], [2.0]], [2.0, 4e6])).left_out
+            []
+        """
+        points = self.trained.points(support, weight=weight)
+        return Judged(points, believed.wrong_together(self.trained, points, np.zeros(len(points.x), dtype=np.int64)))
 
     def adapt_many(
         self, support: Any, tasks: Any = None, *, classes: Sequence[Hashable] | None = None, weight: Any = None

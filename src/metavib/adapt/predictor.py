@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from metavib.adapt import believed
+from metavib.adapt.believed import Judged
 from metavib.adapt.file import Kept, TaskFile, to_bytes, write
 from metavib.adapt.points import Batch, Support
 from metavib.adapt.prediction import Prediction
@@ -99,8 +100,21 @@ class Predictor(ABC):
 
         Under a hierarchical prior points that cannot be right are left out with a warning (`metavib.adapt.believed`).
         """
+        if isinstance(points, Judged):
+            return self._update(points.right)
+        judged = self.judge(points, weight=weight)
+        believed.tell(judged.wrong)
+        return self._update(judged.right)
+
+    def judge(self, points: Any, *, weight: Any = None) -> Judged:
+        """Which points `update` would leave out, since they cannot be right; what it returns `update` takes as well.
+
+        Args:
+            points: as for `Learner.adapt`.
+            weight: how many points each counts as; one where None.
+        """
         new = self._trained.points(points, self.event, weight)
-        return self._update(believed.without(new, self._wrong(new)))
+        return Judged(new, self._wrong(new))
 
     def merge(self, other: "Predictor") -> "Predictor":
         """The predictor that knows what both know.

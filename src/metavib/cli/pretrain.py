@@ -1,6 +1,5 @@
 """The command line of pretrained networks: train one on all classes, and write down what it sees."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metavib.cli.options import Device, Json, Precision, Quiet, Root, Seed, assignments
-from metavib.files import write_json
+from metavib.files import to_json, write_json
 from metavib.show import tables
 from metavib.show.console import note, print_markdown
 from metavib.training.config import CLASSIFICATION, Config, TasksConfig
@@ -53,7 +52,7 @@ def pretrain(
     folder = out or Path("runs") / f"{name}-pretrained-{config.seed}"
     last = stage.pretrain(config, folder, resume=resume, quiet=quiet or json_)
     if json_:
-        typer.echo(json.dumps(last, indent=2))
+        typer.echo(to_json(last, indent=2))
         return
     found = {f"validation, {shots}": f"{accuracy:.2%}" for shots, accuracy in last["validation"].items()}
     print_markdown(tables.markdown(("nearest centroids", "accuracy"), found.items()))
@@ -138,7 +137,7 @@ def embed(
     write_embeddings(path, parts)
     write_json(path.with_suffix(".json"), scores)
     if json_:
-        typer.echo(json.dumps(scores, indent=2))
+        typer.echo(to_json(scores, indent=2))
         return
     rows = [[shots, f"{s['mean']:.2%} ± {s['episode_ci95']:.2%}"] for shots, s in scores["test"]["centroids"].items()]
     print_markdown(tables.markdown(("nearest centroids, test", "accuracy"), rows))

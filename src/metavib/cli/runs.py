@@ -1,6 +1,5 @@
 """Commands about runs: train one, test it, look at it."""
 
-import json
 import shlex
 import shutil
 import sys
@@ -40,6 +39,7 @@ from metavib.cli.options import (
     names,
     resolved,
 )
+from metavib.files import to_json
 from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, HIERARCHICAL, REGRESSION, TABLE, read
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def show(run: Run, json_: Json = False) -> None:
     saved, record = run_folder.latest(run), run_folder.read_record(run)
     c, lines, result = saved.config, run_folder.read_metrics(run), record and record["evaluation"]
     if json_:
-        typer.echo(json.dumps({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
+        typer.echo(to_json({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
         return
     done = f"{saved.step} of {c.train.steps} steps"
     if record is None:
@@ -341,7 +341,7 @@ def _takes_files(experiment: str) -> bool:
 
 def _show_evaluation(result: dict[str, Any], *, json_: bool) -> None:
     if json_:
-        typer.echo(json.dumps(result, indent=2))
+        typer.echo(to_json(result, indent=2))
         return
     from metavib.show import tables
     from metavib.show.console import print_markdown

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metavib.cli.options import Run, run_or_model
-from metavib.files import write_atomically
+from metavib.files import to_json, write_atomically
 from metavib.show import tables
 
 if TYPE_CHECKING:  # commands import PyTorch when they are called: `metavib --help` does without
@@ -143,7 +142,7 @@ def _learner(file: Path, run: Path | None) -> "tuple[Path, Learner]":
 
 def _joined(i: int, beside: Row, found: Row) -> Row:
     """A row of the query and its prediction; cells of the query that are called like one of the prediction say so."""
-    own = {f"query {name}" if name in found else name: cell for name, cell in beside.items()}
+    own = {f"query {name}" if name in found else name: None if cell != cell else cell for name, cell in beside.items()}
     return {"query": str(i + 1)} | own | found
 
 
@@ -177,7 +176,7 @@ def _writer(*, json_: bool, csv_: bool, out: Path | None) -> Callable[[list[Row]
 
 
 def _json(found: list[Row]) -> bytes:
-    return (json.dumps(found, indent=2, default=str) + "\n").encode()
+    return (to_json(found, indent=2, default=str) + "\n").encode()
 
 
 def _csv(found: list[Row]) -> bytes:
@@ -202,6 +201,6 @@ def _parquet(found: list[Row]) -> bytes:
 
 def _table(found: list[Row]) -> bytes:
     def cell(value: Any) -> str:
-        return f"{value:.4g}" if isinstance(value, float) else str(value)
+        return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
     return (tables.markdown(list(found[0]), [[cell(v) for v in row.values()] for row in found]) + "\n").encode()

@@ -1,6 +1,5 @@
 """The command line of hyperparameter search."""
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +33,7 @@ from metavib.cli.options import (
     names,
     resolved,
 )
+from metavib.files import to_json
 from metavib.show import tables
 from metavib.show.console import note, print_markdown
 from metavib.training.config import EXPERIMENTS, Config
@@ -183,7 +183,7 @@ def _show(search: "Search", result: "Result", *, json_: bool) -> None:
             "importances": result.importances,
             "trials": [asdict(trial) for trial in result.trials],
         }
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(to_json(found, indent=2))
         return
     print_markdown(table(result, search.space))
     counts = Counter(trial.state for trial in result.trials)

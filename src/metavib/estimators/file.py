@@ -45,7 +45,7 @@ from metavib.data.schema import Schema
 from metavib.estimators.columns import Candidate, like_columns
 from metavib.estimators.pictures import Evaluation
 from metavib.estimators.training import History
-from metavib.files import read_tensors, write_tensors
+from metavib.files import read_tensors, to_json, with_numbers, write_tensors
 from metavib.groups import Hierarchy, Report, Shares, like, like_shares
 from metavib.groups.prior import logarithms
 from metavib.groups.report import Row
@@ -74,7 +74,7 @@ def save(estimator: Any, path: Path) -> None:
     tensors, header = _of_several(estimator) if hasattr(estimator, "estimators_") else _of_one(estimator)
     header["params"] = params
     texts = {"format": FORMAT, "estimator": type(estimator).__name__}
-    write_tensors(path, tensors, texts | {name: json.dumps(value, default=_plain) for name, value in header.items()})
+    write_tensors(path, tensors, texts | {name: to_json(value, default=_plain) for name, value in header.items()})
 
 
 def _of_several(estimator: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -165,7 +165,7 @@ def _restored_several(estimator: Any, tensors: dict[str, Tensor], headers: list[
 
 
 def _restored(estimator: Any, tensors: dict[str, Tensor], header: dict[str, Any]) -> Any:
-    inputs, fitted, classes = header["inputs"], header["fitted"], header["classes"]
+    inputs, fitted, classes = header["inputs"], with_numbers(header["fitted"]), header["classes"]
     estimator.run_, estimator.schema_ = None, None
     if header["model"] == "pictures":
         _restore_pictures(estimator, tensors, header["run"])

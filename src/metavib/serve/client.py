@@ -84,6 +84,9 @@ class Task:
         version: how many changes had made it what it was.
         n: how many points it had learned from.
         counts: points of each class; empty for real outputs.
+        tag: what tells this state of the task from every other, the ETag of HTTP.
+        client: that made it.
+        left_out: points of the change that made it which were left out, since they cannot be right; numbered from 1.
 
     Example:
         A server that runs is asked by `Client.adapt` and `Client.task`, which make these.
@@ -102,6 +105,7 @@ class Task:
     counts: dict[Any, int]
     tag: str
     client: "Client" = field(repr=False)
+    left_out: tuple[int, ...] = ()
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -319,7 +323,8 @@ class Client:
 
     def _shown(self, entry: dict[str, Any], tag: str) -> Task:
         counts = {c["label"]: c["points"] for c in entry.get("classes") or ()}
-        return Task(entry["task"], entry["model"], entry["version"], entry["points"], counts, tag, self)
+        left_out = tuple(entry.get("left_out") or ())
+        return Task(entry["task"], entry["model"], entry["version"], entry["points"], counts, tag, self, left_out)
 
     # Data
 

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from metavib.adapt.believed import Judged
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.points import Batch
 from metavib.adapt.prediction import ClassPrediction, Prediction
@@ -194,10 +195,14 @@ class Engine:
 
     # States
 
-    def adapt(self, data: Data | None, classes: Sequence[Any] | None) -> Predictor:
-        """What is known of a task after its first points."""
+    def judge(self, data: Data | None) -> Judged:
+        """The first points of a task, and which of them cannot be right."""
         form = "rows" if self._form == "rows" else "pictures"
-        return self._learner.adapt(self.points(data or Data(form, [], [])), classes=classes)
+        return self._learner.judge(self.points(data or Data(form, [], [])))
+
+    def adapt(self, judged: Judged, classes: Sequence[Any] | None) -> Predictor:
+        """What is known of a task after its first points."""
+        return self._learner.adapt(judged, classes=classes)
 
     def load(self, content: bytes) -> Predictor:
         """The predictor of a state, ready to predict."""

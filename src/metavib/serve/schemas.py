@@ -202,6 +202,11 @@ class Task(BaseModel):
     version: int = Field(description="How many changes made it what it is. The ETag says the same.")
     points: int
     classes: list[ClassCount] | None = Field(None, description="Where outputs are classes.")
+    left_out: list[int] | None = Field(
+        None,
+        description="Points of the last change that were left out, since their outputs lie more than eight standard "
+        "deviations from what all others say of them; numbered from 1 in the order in which they came.",
+    )
     repeated: bool | None = Field(None, description="Whether an earlier request with this key had done it already.")
 
 

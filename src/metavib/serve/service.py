@@ -14,6 +14,7 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import Any, NamedTuple, final
 
+from metavib.adapt.believed import Judged
 from metavib.serve.combine import Combiner
 from metavib.serve.engine import Ask, Data, Engine
 from metavib.serve.metrics import SIZES, Metrics
@@ -205,13 +206,14 @@ class Service:
         engine = self._engine(model)
         with self._changes.coming(), _sentences():
             self._check_size(data, classes)
-            predictor = engine.adapt(data, classes)
+            judged = engine.judge(data)
+            predictor = engine.adapt(judged, classes)
 
         def apply(old: Stored | None) -> Next:
             if old is not None:
                 raise Refused("a task of this name exists: choose another name, update it, or delete it first.", 409)
             self._check_room()
-            return self._next(engine, predictor)
+            return self._next(engine, predictor, **_left_out(judged))
 
         return Change(name, key or token_hex(16), _digest("make", engine.fingerprint, data, classes), None, apply)
 
@@ -234,7 +236,10 @@ class Service:
         def apply(old: Stored | None) -> Next:
             predictor = self._current(engine, old)
             with _sentences():
-                return self._next(engine, predictor.update(points) if verb == "update" else predictor.forget(points))
+                if verb == "forget":
+                    return self._next(engine, predictor.forget(points))
+                judged = predictor.judge(points)
+                return self._next(engine, predictor.update(judged), **_left_out(judged))
 
         return Change(name, key or token_hex(16), _digest(verb, data), expected, apply)
 
@@ -416,6 +421,11 @@ def _sentences() -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise Refused(str(error), 422) from error
+
+
+def _left_out(judged: Judged) -> dict[str, list[int]]:
+    """What the answer says of points that cannot be right; nothing where all can."""
+    return {"left_out": judged.left_out} if judged.left_out else {}
 
 
 def _missing() -> Refused:

@@ -5,11 +5,10 @@ same files: the model in `last.safetensors`, and in `metrics.jsonl` one line, wi
 predictions of groups held out in turn were.
 """
 
-import json
 import time
 from pathlib import Path
 
-from metavib.files import write_atomically
+from metavib.files import to_json, write_atomically
 from metavib.model import Model
 from metavib.progress import say
 from metavib.training import checkpoint, run_folder
@@ -41,7 +40,7 @@ def learn(config: Config, folder: Path, world: Experiment, *, quiet: bool = Fals
             say(f"held out in turn, these groups are predicted so:\n{found.report}")
         line = {"step": 1, "seconds": round(time.monotonic() - start, 3)}
         held_out = [row._asdict() for row in found.report.rows]
-        text = json.dumps(line | {"held_out": held_out, "left_out": left_out}) + "\n"
+        text = to_json(line | {"held_out": held_out, "left_out": left_out}) + "\n"
         write_atomically(folder / METRICS, lambda p: p.write_text(text, encoding="utf-8"))
         checkpoint.save(folder / LAST, config, 1, 0.0, found.model)
     return run_folder.selected(folder)

@@ -8,7 +8,6 @@ On a CPU a resumed run ends bit-identical to one that was never interrupted: the
 random streams, and nothing else decides. With a limit on time the clock decides too.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metavib.files import naming
+from metavib.files import naming, to_json
 from metavib.model import Model
 from metavib.objective import Bound
 from metavib.progress import Bar, say
@@ -154,7 +153,7 @@ def train(
 
 def _log(folder: Path, line: dict[str, Any]) -> None:
     with open(folder / METRICS, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line, allow_nan=False) + "\n")
+        file.write(to_json(line) + "\n")
 
 
 def _listed(known: dict[str, float]) -> str:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from metavib.data import Splits
 from metavib.data.augmentations import QuarterTurns, turned
 from metavib.data.labelled import Labelled
-from metavib.files import naming, read_tensors, write_json, write_tensors
+from metavib.files import naming, read_tensors, to_json, write_json, write_tensors
 from metavib.networks.resnet import ResNet12
 from metavib.networks.weights import Network
 from metavib.progress import Bar
@@ -397,7 +397,7 @@ class _Run:
 
     def _note(self, line: dict[str, Any]) -> None:
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.write(to_json(line) + "\n")
 
     def _save(self) -> None:
         tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from metavib.files import naming, read_json, write_atomically, write_json, write_tensors
+from metavib.files import naming, read_json, to_json, with_numbers, write_atomically, write_json, write_tensors
 from metavib.model import Model
 from metavib.training import checkpoint
 from metavib.training.config import HIERARCHICAL, Config, read
@@ -68,7 +68,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     try:
-        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+        lines = [with_numbers(json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder / METRICS} is damaged: a line is not JSON ({error}).") from error
     for line in lines:
@@ -81,7 +81,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def drop_metrics_after(folder: Path, step: int) -> float:
     """Drops what a killed run logged after its last checkpoint; returns the seconds it had spent until then."""
     kept = [line for line in read_metrics(folder) if line["step"] <= step]
-    text = "".join(json.dumps(line) + "\n" for line in kept)
+    text = "".join(to_json(line) + "\n" for line in kept)
     write_atomically(folder / METRICS, lambda p: p.write_text(text, encoding="utf-8"))
     return kept[-1].get("seconds", 0.0) if kept else 0.0
 
@@ -146,7 +146,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     record = read_json(folder / RECORD)
     if not isinstance(record, dict) or not {"config", "evaluation", "training_seconds"} <= set(record):
         raise ValueError(f"{folder / RECORD} is no record of a run; delete it, and `metavib train --resume {folder}`.")
-    return record
+    return record | {"evaluation": with_numbers(record["evaluation"])}
 
 
 def _check_same(old: Config, new: Config, folder: Path) -> None:
