@@ -163,12 +163,31 @@ def test_two_columns_of_ids_are_one_task_for_each_combination():
         (lambda x, y: (x, ["a"] * len(y)), "y must be numbers .* FewShotClassifier learns labels"),
         (lambda x, y: (x, [None, *y[1:]]), "y is missing .* in 1 of 180 rows, the first of them row 1"),
         (lambda x, y: (x, np.stack([y, np.where(y > y[3], y, np.nan)], 1)), "column '1': the target is missing"),
+        (lambda x, y: (x, np.where(np.arange(180) == 6, np.inf, y)), "y is infinite in 1 of 180 rows, .* row 7"),
+        (lambda x, y: (x, pd.to_datetime(y, unit="D")), "numbers or labels; got dates or durations"),
+        (lambda x, y: (x, pd.to_timedelta(y, unit="D")), "numbers or labels; got dates or durations"),
+        (lambda x, y: (pd.DataFrame(np.hstack([x, x]), columns=["a", "a"]), y), "two columns named 'a'; rename one"),
+        (lambda x, y: ([{"a": v} for v in x[:, 0]], y), "got dictionaries: make a data frame of them"),
     ],
 )
 def test_inputs_and_outputs_that_do_not_fit_are_explained(make, message):
     x, y, ids = lines()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         FewShotRegressor(**SMALL).fit(*make(x, y), tasks=ids)
+
+
+@pytest.mark.parametrize("form", FRAMES)
+def test_a_column_that_counts_rows_is_no_input_and_no_rows_come_in_any_form(form):
+    x, y, ids = lines()
+    frame, index = pd.DataFrame({"x": x[:, 0], "sky": np.where(x[:, 0] > 1, "sun", "rain")}), "Unnamed: 0"
+    e = FewShotRegressor(**SMALL).fit(FRAMES[form](frame.assign(**{index: range(len(y))})), y, tasks=ids)
+    assert list(e.feature_names_in_) == ["x", "sky"]
+    wanted = e.predict(FRAMES[form](frame[:5]))
+    np.testing.assert_array_equal(e.predict(FRAMES[form](frame[:5].assign(**{index: 9}))), wanted)
+    for nothing in ([], FRAMES[form](frame[:0])):
+        np.testing.assert_array_equal(e.adapt(nothing, []).predict(FRAMES[form](frame[:5])), wanted)
+    with pytest.raises(ValueError, match=r"got one row: pass a frame of it, frame.iloc\[\[0\]\]"):
+        e.predict(frame.iloc[0])
 
 
 def test_an_output_far_from_all_others_is_warned_of(regressor):
@@ -361,8 +380,10 @@ def test_ids_must_be_one_a_row_and_present():
     x, y, ids = lines()
     with pytest.raises(ValueError, match="one id a row"):
         FewShotRegressor(**SMALL).fit(x, y, tasks=ids[:-1])
-    with pytest.raises(ValueError, match="some ids are missing"):
+    with pytest.raises(ValueError, match="that of row 46 is missing"):
         FewShotRegressor(**SMALL).fit(x, y, tasks=np.where(ids == 3, np.nan, ids))
+    with pytest.raises(ValueError, match=r"pass the column itself, as frame\['shop'\]"):
+        FewShotRegressor(**SMALL).fit(x, y, tasks="shop")
 
 
 def test_kernels_without_a_memory_keep_their_rows():

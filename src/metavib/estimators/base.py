@@ -3,7 +3,7 @@
 import copy
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -27,7 +27,7 @@ from torch import Tensor
 from metavib.adapt.learner import Learner, Predictor, Predictors
 from metavib.adapt.prediction import Prediction
 from metavib.data.schema import Schema, learn
-from metavib.data.table import Table, by_name, cells_of, in_memory, is_missing
+from metavib.data.table import INDEX, Table, by_name, cells_of, in_memory, is_missing
 from metavib.estimators import file
 from metavib.estimators.models import build_model
 from metavib.estimators.pictures import one_by_one
@@ -226,7 +226,11 @@ class FewShotEstimator(BaseEstimator):
         if not reset and self._of_pictures():
             pictures = one_by_one(X)
             return pictures if alone else (pictures, column_of(y, len(pictures)))
+        if not reset and not alone and isinstance(X, list) and not X:  # no rows, which have no columns to check
+            return check_X_y(np.zeros((0, *self._event)), y, estimator=self, **options)
+        _check_form(X)
         frame = is_frame(X)
+        X = without_index(X) if frame else X
         if reset:
             self.schema_ = None
         if frame and (reset or self.schema_ is not None):
@@ -381,8 +385,22 @@ def is_frame(X: Any) -> bool:
     return (hasattr(X, "columns") or hasattr(X, "column_names")) and by_name(X) is not None
 
 
+def without_index(X: Any) -> Any:
+    """A data frame without a column that only counts its rows, as pandas writes one into files."""
+    names = list(X.column_names if hasattr(X, "column_names") else X.columns)
+    if len(set(names)) != len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the data frame has two columns named {repeated!r}; rename one of them.")
+    kept = [name for name in names if name not in INDEX]
+    if len(kept) == len(names):
+        return X
+    return X.select(kept) if hasattr(X, "column_names") else X[kept]
+
+
 def task_names(tasks: Any, rows: int) -> np.ndarray:
     """The task of each row as a text; of several columns, one text for each combination."""
+    if isinstance(tasks, str):
+        raise ValueError(f"tasks must be one id a row, ({rows},): pass the column itself, as frame[{tasks!r}].")
     if is_frame(tasks):
         columns = dict(in_memory(tasks).columns)
     else:
@@ -396,8 +414,11 @@ def task_names(tasks: Any, rows: int) -> np.ndarray:
     table = Table(columns)
     if len(table) != rows:
         raise ValueError(f"tasks must be one id a row, ({rows},); got {len(table)} of them.")
-    if any(is_missing(cell) for cells in columns.values() for cell in cells.tolist()):
-        raise ValueError("tasks must name the task of every row; some ids are missing (NaN or None).")
+    gaps = [i for cells in columns.values() for i, cell in enumerate(cells.tolist()) if is_missing(cell)]
+    if gaps:
+        raise ValueError(
+            f"tasks must name the task of every row; that of row {min(gaps) + 1} is missing (NaN or None)."
+        )
     found = table.ids(",".join(columns)) if len(columns) > 1 else table.texts(*columns)
     return np.array(found, dtype=str)
 
@@ -446,6 +467,11 @@ def _check_outputs(y: Any) -> None:
             f"y should be a 1d array, got an array of shape {cells.shape} instead: this estimator is of one output. "
             "FewShotRegressor can be fitted to several columns of numbers."
         )
+    if cells.dtype.kind in "mM":
+        raise ValueError(
+            "y must be numbers or labels; got dates or durations. Days since the first date are numbers, and so are "
+            "the seconds of a duration."
+        )
     if cells.ndim == 1 and cells.dtype.kind in "fO":
         gaps = [i for i, cell in enumerate(cells.tolist()) if is_missing(cell)]
         if gaps:
@@ -453,6 +479,26 @@ def _check_outputs(y: Any) -> None:
                 f"y is missing (NaN or None) in {len(gaps)} of {len(cells)} rows, the first of them row {gaps[0] + 1}: "
                 "Input y contains NaN. Leave these rows out."
             )
+    if cells.ndim == 1 and cells.dtype.kind == "f" and np.isinf(cells).any():
+        raise ValueError(
+            f"y is infinite in {np.isinf(cells).sum()} of {len(cells)} rows, the first of them row "
+            f"{np.isinf(cells).argmax() + 1}: Input y contains infinity or a value too large for {cells.dtype!r}. "
+            "Correct these rows, or leave them out."
+        )
+
+
+def _check_form(X: Any) -> None:
+    """Refuses rows that are neither an array nor a data frame, with what to do."""
+    first = X[0] if isinstance(X, list | tuple) and len(X) else X
+    if isinstance(first, Mapping) and not hasattr(first, "toarray"):  # which a sparse matrix has, that may be one
+        raise TypeError(
+            "X must be a data frame or an array of rows; got dictionaries: make a data frame of them, as "
+            "pandas.DataFrame(rows)."
+        )
+    if hasattr(X, "iloc") and getattr(X, "ndim", 2) == 1 and X.dtype == object:
+        raise ValueError(
+            "X must be a data frame or an array of rows; got one row: pass a frame of it, frame.iloc[[0]]."
+        )
 
 
 @contextmanager
