@@ -61,6 +61,7 @@ EXPERIMENTS = {
     "resnet12-cub": "CUB, features of ResNet-12",
     "resnet12-mini-imagenet": "mini-ImageNet, features of ResNet-12",
     "resnet12-mini-imagenet-cub": "mini-ImageNet → CUB, features of ResNet-12",
+    "resnet12-mini-imagenet-to-birds": "mini-ImageNet → CUB, nothing known of birds, features of ResNet-12",
 }
 Line = tuple[str, str]  # a row of the paper's table, and which variant of it
 
