@@ -299,20 +299,21 @@ def test_log_normal_groups_are_found_and_have_the_density_of_their_law(positive,
         assert (low > 0).all() and (found.mean > 0.99 * found.quantile(0.5)).all()
         inside.append((low.numpy() < y[q]) & (y[q] < high.numpy()))
     assert abs(np.concatenate(gaps).mean()) < 0.06
-    assert 0.85 < np.concatenate(inside).mean() < 0.95
+    assert 0.83 < np.concatenate(inside).mean() < 0.95
 
 
-def test_predictions_of_positive_outputs_are_scipys_log_normal(positive) -> None:
+def test_predictions_of_positive_outputs_are_scipys_log_t(positive) -> None:
     """From the marginals of the latent function to the table's own units, Jacobian included."""
     found = positive.adapt([[0.3]], [5.0]).predict_distribution([[0.0], [1.0]])
-    mean, var = (v.numpy() for v in found.likelihood.normal.predict(found.q))
+    mean, var = (v.numpy() for v in found.likelihood.normal.predict_scale(found.q))
     edge, centre, spread, _ = (float(v) for v in found.likelihood.units)
     scale = float(positive.scaling_.y.scale)
     law = stats.lognorm(spread * np.sqrt(var), scale=scale * np.exp(centre + spread * mean))
     at = np.array([3.0, 9.0])
-    np.testing.assert_allclose(found.log_density(torch.tensor(at)), law.logpdf(at), rtol=1e-8)
-    np.testing.assert_allclose(found.cdf(torch.tensor(at)), law.cdf(at), rtol=1e-8)
-    np.testing.assert_allclose(found.quantile(0.05), law.ppf(0.05), rtol=1e-8)
+    logs = stats.t(found.q.df.numpy()[:, 0], centre + np.log(scale) + spread * mean, spread * np.sqrt(var))
+    np.testing.assert_allclose(found.log_density(torch.tensor(at)), logs.logpdf(np.log(at)) - np.log(at), rtol=1e-8)
+    np.testing.assert_allclose(found.cdf(torch.tensor(at)), logs.cdf(np.log(at)), rtol=1e-8)
+    np.testing.assert_allclose(found.quantile(0.05), np.exp(logs.ppf(0.05)), rtol=1e-8)
     lift = float(found.likelihood.lift)
     np.testing.assert_allclose(found.mean, law.mean() ** lift * law.median() ** (1 - lift), rtol=1e-6)
     np.testing.assert_allclose(found.variance.sqrt(), law.std(), rtol=1e-3)
@@ -378,4 +379,4 @@ def test_a_prediction_lies_where_groups_held_out_have_the_smallest_errors(place)
     assert isinstance(model.likelihood, LogNormal)
     half_variance = model.likelihood.noise().item() / 2
     y = torch.full((48,), place * half_variance, dtype=torch.float64).exp()
-    assert lift([Held(model, groups)], x, y, torch.ones_like(y)) == place
+    assert lift([Held(model, groups, [])], x, y, torch.ones_like(y)) == place

@@ -81,15 +81,21 @@ def test_a_task_far_from_all_others_is_believed_once_its_rows_agree_and_right_ta
 
 @pytest.mark.parametrize("deviations", [3.0, 10.0])
 def test_a_moderately_wrong_row_of_a_small_table_spoils_nothing(deviations):
-    """Of 90 rows, one that is so many robust standard deviations of all outputs off: as good as without it."""
+    """Of 90 rows, one that is so many robust standard deviations of all outputs off: as good as without it.
+
+    New groups may have such rows too, so that deviations are larger, but by no more than two fifths.
+    """
     x, y, group = table(15, 6, seed=2)
     spoilt = y.copy()
     spoilt[40] += deviations * 1.4826 * np.median(np.abs(y - np.median(y)))
     with pytest.warns(UserWarning, match="1 of 90 rows are left out, the first of them row 41"):
         robust = FewShotRegressor(random_state=0).fit(x, spoilt, tasks=group)
     clean = FewShotRegressor(random_state=0).fit(np.delete(x, 40, 0), np.delete(y, 40), tasks=np.delete(group, 40))
-    for mine, its in zip(robust.predict(x, return_std=True), clean.predict(x, return_std=True), strict=True):
-        np.testing.assert_allclose(mine, its, atol=0.05)
+    (mean, sd), (clean_mean, clean_sd) = (e.predict(x, return_std=True) for e in (robust, clean))
+    np.testing.assert_allclose(mean, clean_mean, atol=0.05)
+    assert (sd > 0.95 * clean_sd).all() and (sd < 1.4 * clean_sd).all()
+    widths = [np.diff(e.predict_interval(x, 0.9)) for e in (robust, clean)]
+    assert (widths[0] < 1.25 * widths[1]).all()
 
 
 def test_positive_outputs_with_one_negative_row_are_still_taken_by_their_logarithms():

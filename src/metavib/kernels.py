@@ -36,6 +36,10 @@ class Kernel(nn.Module, ABC):
         """The mean m(x) of the process, where it has one; None is a mean of zero, that of most kernels."""
         return None
 
+    def freedom(self) -> Float[Tensor, " 2"] | None:
+        """How well the size of the process is known, in degrees of freedom (`Given`); None is perfectly, as by most."""
+        return None
+
     def prepare(self, phi: Float[Tensor, "*b p m"], inputs: Inputs) -> Float[Tensor, "*b p m"]:
         """What must see all points of a task together (batch-norm); nothing, for most kernels."""
         return phi
@@ -84,12 +88,26 @@ class Given(ExplicitKernel):
     For priors whose features know all of it themselves, such as that of a group given other groups
     (`metavib.groups`).
 
+    Args:
+        freedom: degrees of freedom `(2,)` of the size of the process and of the noise, where these are known up to a
+            factor (eq. 33a): those of the factor that a task has for itself, and of that of each output.
+
     Example:
         >>> import torch
         >>> phi = torch.tensor([[1.0, 2.0, 30.0]])
         >>> Given().embed(phi).tolist(), Given().mean(phi).tolist()
         ([[1.0, 2.0]], [[30.0]])
     """
+
+    degrees: Tensor | None
+
+    def __init__(self, freedom: Float[Tensor, " 2"] | None = None) -> None:
+        super().__init__()
+        self.register_buffer("degrees", freedom)
+
+    def freedom(self) -> Tensor | None:
+        """The degrees of freedom of the size of the process, of a task's and of an output's."""
+        return self.degrees
 
     def embed(self, phi: Tensor) -> Tensor:
         """All features but the last."""

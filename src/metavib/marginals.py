@@ -1,4 +1,4 @@
-r"""q(f(x)): what any posterior says of the latent function at a point, in three forms.
+r"""q(f(x)): what any posterior says of the latent function at a point, in four forms.
 
 This is where gradient-based and GP methods become the same thing. A likelihood asks for one thing only,
 *nodes*: values $f_k$ and weights $w_k$ such that $E_q[g(f)] \approx \sum_k w_k g(f_k)$ (eq. 15).
@@ -7,6 +7,8 @@ This is where gradient-based and GP methods become the same thing. A likelihood 
 * `Samples`: draws of a posterior over weights, reparameterised (stochastic MAML). The draws are the nodes.
 * `Normal`: independent Gaussians (GP methods). Nodes by Gauss-Hermite for one latent value a point, by reparameterised
   Monte Carlo for several.
+* `Student`: Gaussians that are known up to a factor, which they share with the noise of the outputs (groups of rows).
+  No nodes of f alone; Gaussian or log-normal outputs in closed form.
 
 Shapes: `(..., v, c)` for v points of c latent values; a leading dimension of nodes k before all of them. The variance
 of a `Normal` may have c = 1 where all outputs share it.
@@ -139,4 +141,44 @@ class Normal(NamedTuple):
         return Nodes(self.mean + root(self.var) * epsilon, self.mean.new_full((len(epsilon),), -log(k)))
 
 
-Marginals = Point | Samples | Normal
+class Student(NamedTuple):
+    r"""Gaussians known up to a factor, all `(..., v, 1)`: $f \mid \lambda \sim N(\mu, s / \lambda)$.
+
+    The noise of an output is known up to the same factor, $\rho \sigma^2 / \lambda$, and $\lambda$ has the gamma
+    density of shape and rate $\nu / 2$. So an output is $t_\nu(y \mid \mu, s + \rho \sigma^2)$ (eq. 33a).
+
+    Args:
+        mean: $\mu$.
+        spread: s, the squared scale of f.
+        ratio: $\rho$.
+        df: $\nu$, above 2 so that variances exist.
+
+    Example:
+        >>> import torch
+        >>> from metavib.likelihoods import Gaussian
+        >>> from metavib.marginals import Student
+        >>> q = Student(*(torch.tensor([[value]]) for value in (2.0, 0.5, 1.0, 4.0)))
+        >>> mean, variance = Gaussian(noise=0.1).predict(q)
+        >>> round(mean.item(), 2), round(variance.item(), 2)  # (0.5 + 0.1) 4 / (4 - 2)
+        (2.0, 1.2)
+    """
+
+    mean: Tensor
+    spread: Tensor
+    ratio: Tensor
+    df: Tensor
+
+    @property
+    def var(self) -> Tensor:
+        r"""$s\, \nu / (\nu - 2)$."""
+        return self.spread * self.df / (self.df - 2)
+
+    def nodes(self) -> Nodes:
+        """None: the noise shares a factor with f, which nodes of f alone know nothing of."""
+        raise TypeError(
+            "this likelihood has no closed form where functions and noise are known up to a common factor: take a "
+            "Gaussian or a LogNormal one."
+        )
+
+
+Marginals = Point | Samples | Normal | Student

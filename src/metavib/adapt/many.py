@@ -17,7 +17,7 @@ from metavib.adapt.predictor import FORMS, Predictor, predictor
 from metavib.adapt.trained import Trained, joined
 from metavib.encoders import GPEncoder
 from metavib.likelihoods import Softmax
-from metavib.marginals import Marginals, Normal
+from metavib.marginals import Marginals, Normal, Student
 from metavib.posteriors.memory import Labels, TaskMemory
 from metavib.priors import FunctionPrior
 from metavib.random import Noise
@@ -343,7 +343,7 @@ def _shots(what: TaskMemory | Batch) -> float:
 
 def side_by_side(
     trained: Trained, supports: Sequence[Batch], classes: Labels, x: Tensor, sizes: Sequence[int]
-) -> Normal:
+) -> Normal | Student:
     """q(f) at inputs of many tasks with the same classes, in a few passes.
 
     All points go through the network together; then tasks of about as many points are conditioned side by side,
@@ -362,7 +362,8 @@ def side_by_side(
     points = Support(tuple(supports)).whole
     phi, y, phi_v = trained.all_features(points.x), trained.outputs(points, classes), trained.all_features(x)
     seen = torch.tensor([trained.seen(support, classes) for support in supports], device=trained.device)
-    means, variances = (x.new_zeros(len(x), seen.shape[-1], dtype=torch.float64) for _ in range(2))
+    parts: list[Marginals] = []
+    places = []
     n, n_from = _offsets([len(support.x) for support in supports], trained.device)
     v, v_from = _offsets(sizes, trained.device)
     for chunk in _chunks(n.tolist(), v.tolist(), features=phi.shape[-1]):
@@ -373,11 +374,17 @@ def side_by_side(
         weight = None if points.weight is None else points.weight[index]
         options: Any = {"dtype": torch.float64, "weight": weight}
         q = encoder.condition(phi[index], y[index], mask, prior, likelihood, **options).marginals(query)
-        alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
-        var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
-        means[q_index[q_mask]] = q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0)[q_mask]
-        variances[q_index[q_mask]] = var[q_mask]
-    return Normal(means, variances[..., :1] if bool(seen.all()) else variances)  # shared by classes that have points
+        if isinstance(q, Normal):
+            alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
+            var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
+            q = Normal(q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0), var)
+        parts.append(type(q)(*(t[q_mask] for t in q)))
+        places.append(q_index[q_mask])
+    whole = joined(parts, torch.cat(places).argsort())
+    assert isinstance(whole, Normal | Student)
+    if isinstance(whole, Student) or not bool(seen.all()):
+        return whole
+    return Normal(whole.mean, whole.var[..., :1])  # shared by classes that have points
 
 
 def _offsets(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from metavib.likelihoods import Gaussian, LogNormal, Poisson, RealLikelihood
-from metavib.marginals import Marginals, Normal
+from metavib.marginals import Marginals, Normal, Student
 from metavib.tasks.scaling import Outputs, as_they_are
 
 BISECTIONS = 80  # of a bracket a few standard deviations wide: far below float64's rounding of the answer
@@ -65,7 +65,7 @@ class RealPrediction:
         r"""The smallest y with $P(Y \le y) \ge p$: in closed form where there is one, else by bisection of eq. 21."""
         if not 0 < p < 1:
             raise ValueError(f"a quantile is of a probability between 0 and 1; got {p}.")
-        if isinstance(self.likelihood, Gaussian | LogNormal) and isinstance(self.q, Normal):
+        if isinstance(self.likelihood, Gaussian | LogNormal) and isinstance(self.q, Normal | Student):
             return self.units.restore(self.likelihood.predictive_quantile(self.q, p))
         low, high = self._bracket(p)
         for _ in range(BISECTIONS):  # P(Y <= low) < p <= P(Y <= high) throughout

@@ -19,7 +19,7 @@ from metavib.groups import Shares
 from metavib.groups.shares import EachClass
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax, ordered
-from metavib.marginals import Marginals, Normal, Point, Samples
+from metavib.marginals import Marginals, Normal, Student
 from metavib.model import Model
 from metavib.networks.norm import TaskNorm
 from metavib.posteriors.functions import Primal
@@ -276,16 +276,16 @@ class Trained:
 
     # Predictions
 
-    def marginals(self, posterior: Primal, x: Tensor, seen: Sequence[bool] = ()) -> Normal:
+    def marginals(self, posterior: Primal, x: Tensor, seen: Sequence[bool] = ()) -> Normal | Student:
         """q(f) at some inputs; that of a class without points is its prior."""
         return self.marginals_at(posterior, self.all_features(x), seen)
 
     @torch.no_grad()
-    def marginals_at(self, posterior: Primal, phi: Tensor, seen: Sequence[bool] = ()) -> Normal:
+    def marginals_at(self, posterior: Primal, phi: Tensor, seen: Sequence[bool] = ()) -> Normal | Student:
         """q(f) at inputs with some features."""
         _, kernel = self._gp()
 
-        def of(phi: Tensor) -> Normal:
+        def of(phi: Tensor) -> Normal | Student:
             q = posterior.marginals(phi)
             if all(seen):
                 return q
@@ -295,7 +295,7 @@ class Trained:
             return whole
 
         q = [of(phi[part].double()) for part in _parts(phi)]
-        return Normal(*(torch.cat(column) for column in zip(*q, strict=True)))
+        return type(q[0])(*(torch.cat(column) for column in zip(*q, strict=True)))
 
     @property
     def batches(self) -> bool:
@@ -435,8 +435,8 @@ def _parts(x: Tensor, *, copies: int = 1) -> Iterator[slice]:
 
 def joined(parts: Sequence[Marginals], order: Tensor) -> Marginals:
     """Marginals of several sets of points as one, the points in a given order."""
-    if isinstance(parts[0], Normal):
-        return Normal(*(torch.cat(column)[order] for column in zip(*parts, strict=True)))
+    if isinstance(parts[0], Normal | Student):
+        return type(parts[0])(*(torch.cat(column)[order] for column in zip(*parts, strict=True)))
     return type(parts[0])(torch.cat([q.f for q in parts], -2)[..., order, :])  # type: ignore[union-attr]
 
 
@@ -451,21 +451,22 @@ def _completed(q: Marginals, prior: Marginals, seen: Sequence[bool]) -> Marginal
     if isinstance(q, Normal):
         assert isinstance(prior, Normal)
         return Normal(put(q.mean, prior.mean), put(q.var, prior.var))
-    assert not isinstance(prior, Normal)
+    assert not isinstance(q, Student) and not isinstance(prior, Normal | Student)
     return type(q)(put(q.f, prior.f))
 
 
 def _columns(q: Marginals, which: Sequence[int]) -> Marginals:
+    if isinstance(q, Student):  # of one latent value
+        return q
     if not isinstance(q, Normal):
         return type(q)(q.f[..., which])
     return Normal(q.mean[..., which], q.var if q.var.shape[-1] == 1 else q.var[..., which])
 
 
 def _at(q: Marginals, part: slice) -> Marginals:
+    assert not isinstance(q, Student)
     return Normal(q.mean[part], q.var[part]) if isinstance(q, Normal) else type(q)(q.f[..., part, :])
 
 
 def _double(q: Marginals) -> Marginals:
-    if isinstance(q, Normal):
-        return Normal(q.mean.double(), q.var.double())
-    return Point(q.f.double()) if isinstance(q, Point) else Samples(q.f.double())
+    return type(q)(*(t.double() for t in q))

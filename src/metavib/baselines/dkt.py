@@ -159,9 +159,9 @@ class SlotPosterior(Posterior):
 
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
         r"""$c_n + \mu_n$ and $v_n$ at features x."""
-        mean, var = self.centred.marginals(self.prior.each(x))
-        mean = mean + lift(self.prior.mean, 2)
-        return Normal(*(t.movedim(-3, -2).flatten(-2) for t in (mean, var)))
+        q = self.centred.marginals(self.prior.each(x))
+        mean = q.mean + lift(self.prior.mean, 2)
+        return Normal(*(t.movedim(-3, -2).flatten(-2) for t in (mean, q.var)))
 
     def kl(self) -> Tensor:
         """KL from the posterior to the prior, summed over the classes."""

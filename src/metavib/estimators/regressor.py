@@ -52,8 +52,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     Rows may have weights (`sample_weight`): the noise variance of a row is divided by its weight, as in weighted least
     squares. Weights are relative to their mean in `fit` (1, where it had none): a row without a weight, and one that is
-    predicted, is as noisy as a row of that weight. In `adapt` a row of three times that weight is what the row three
-    times would be, exactly. Rows of weight 0 are left out. Networks are shown a row in proportion to its weight.
+    predicted, is as noisy as a row of that weight. In `adapt` a row of three times that weight moves predictions as the
+    row three times would, exactly; how noisy its task is, it says once. Rows of weight 0 are left out. Networks are
+    shown a row in proportion to its weight.
 
     Outputs may have several columns, an array `(n, p)` or a data frame: each is learned by a regressor of its own
     (`estimators_`), and every method takes and returns them together.

@@ -8,7 +8,8 @@ r"""How the prior of new groups is learned: the evidence of the groups sets the 
    that: $\Sigma \mid v_{1..G}$ has the mode $(c\,q\,I + \sum_i E[v_i v_i^\top]) / (c\,q + G)$. Many groups end at the
    covariance they have, whatever the kernels said; c, how much the kernels count, is the one under which groups held
    out have the highest density: `refine`.
-3. Groups held out say how wide the prior is in truth, and how good its predictions are (`metavib.groups.report`).
+3. Groups held out say how wide the prior is in truth and how heavy its tails are (`metavib.groups.tails`), and how good
+   its predictions are (`metavib.groups.report`).
 
 Rows may have weights, as in weighted least squares: a row of weight w has the noise variance $\sigma^2 / w$. So
 features, outputs and residuals are multiplied by $\sqrt w$ wherever blocks of rows are made, and the noise is
@@ -33,8 +34,9 @@ from metavib import linalg
 from metavib.groups.evidence import Group, Said, Shared, log_evidence, said, shared
 from metavib.groups.features import NEAR, VALUES, Features, layout, skewed, spread_over
 from metavib.groups.prior import hierarchical, lifted, logarithms, widened
-from metavib.groups.report import Held, Report, lift, report, scale
+from metavib.groups.report import Held, Report, lift, report
 from metavib.groups.rows import Block, blocks, members
+from metavib.groups.tails import tails
 from metavib.model import Model
 from metavib.tasks.scaling import Edge, edged
 
@@ -129,9 +131,27 @@ def draft(
     return Draft(x, y, weight, sets, chosen, refined, random)
 
 
-def validated(draft: Draft) -> Learned:
-    """The second half of `learn`: groups held out say how wide predictions must be, and how good they are."""
+class Aside(NamedTuple):
+    """Rows that are left out of learning, with the numbers of their groups."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    group: np.ndarray
+
+
+def validated(draft: Draft, aside: Aside | None = None) -> Learned:
+    """The second half of `learn`: groups held out say how wide predictions must be, and how good they are.
+
+    Args:
+        draft: the first half.
+        aside: rows that it does without, since they cannot be right.
+    """
     x, y, weight, sets, (features, noise, edge, _), refined, random = draft
+    without = [np.zeros(0, dtype=np.int64)] * len(sets)
+    if aside is not None:
+        without = [len(y) + np.flatnonzero(aside.group == i) for i in range(len(sets))]
+        x, y, weight = (torch.cat(both) for both in ((x, aside.x), (y, aside.y), (weight, aside.weight)))
     z, fold = draft.chosen.z(y), random.permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
     held = []
     for k in range(folds(len(sets))):
@@ -144,12 +164,16 @@ def validated(draft: Draft) -> Learned:
             noise_k = fit_features(its, x, z, chosen, noise, weight=weight, iterations=ITERATIONS // 3).noise
         options: Any = {"weight": weight, "strength": refined.strength, "edge": edge}
         model = refine(its, x, z, rest, noise_k, random, **options).model
-        held.append(Held(model, [rows for rows, f in zip(sets, fold, strict=True) if f == k]))
-    wider = scale(held, x, y, weight)
-    held, learned = [Held(widened(model, wider), groups) for model, groups in held], widened(refined.model, wider)
+        mine = np.flatnonzero(fold == k)
+        held.append(Held(model, [sets[i] for i in mine], [without[i] for i in mine]))
+    factor, *freedom = tails(held, x, y, weight, np.random.default_rng(0))
+    for model in (*(each.model for each in held), refined.model):
+        widened(model, factor, (freedom[0], freedom[1]))
     if edge is not None:
         best = lift(held, x, y, weight)
-        held, learned = [Held(lifted(model, best), groups) for model, groups in held], lifted(learned, best)
+        for model in (*(each.model for each in held), refined.model):
+            lifted(model, best)
+    learned = refined.model
     found = report(held, x, y, weight, random)._replace(logarithms=logarithms(learned))
     return Learned(learned, found)
 

@@ -22,10 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from metavib import linalg
-from metavib.groups.learning import Learned, draft, edges, validated
+from metavib.groups.learning import Aside, Learned, draft, edges, validated
 from metavib.groups.rows import Block, blocks, members
 from metavib.likelihoods import Gaussian, LogNormal, RealLikelihood
-from metavib.marginals import Marginals
+from metavib.marginals import Marginals, Student
 from metavib.model import Model
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
@@ -77,6 +77,9 @@ def outliers(
         far: standard deviations from which on a row cannot be right.
     """
     wrong = np.zeros(len(y), dtype=bool)
+    assert isinstance(model.prior, FunctionPrior)
+    if (freedom := model.prior.kernel.freedom()) is not None:  # deviations of rows with tails
+        far *= float((freedom[1] / (freedom[1] - 2)).sqrt())
     for rest in _rests(model, x, y, group, weight):
         aside = torch.zeros_like(rest.real)
         for _ in range(rest.real.shape[-1]):
@@ -126,8 +129,10 @@ def beyond_reach(
         weight: by which the noise variance of each row is divided.
     """
     assert isinstance(likelihood, Gaussian | LogNormal)
-    off = (likelihood.targets(y) - q.mean).squeeze(-1)
-    return off.abs() > FAR * (q.var.squeeze(-1) + likelihood.noise() / weight).sqrt()
+    off, noise = (likelihood.targets(y) - q.mean).squeeze(-1), likelihood.noise() / weight
+    if isinstance(q, Student):
+        noise = noise * (q.ratio * q.df / (q.df - 2)).squeeze(-1)
+    return off.abs() > FAR * (q.var.squeeze(-1) + noise).sqrt()
 
 
 def learn_from_right_rows(
@@ -175,7 +180,11 @@ def learn_from_right_rows(
         wrong = outliers(model, x, y, group, weight, far=FAR * usual(model, x, y, group, weight))
         if (wrong == without).all():
             break
-    return validated(found), without
+    groups = np.unique(group[~without])
+    rows = np.flatnonzero(without & np.isin(group, groups))
+    i = torch.as_tensor(rows)
+    aside = Aside(x[i], y[i], weight[i], np.searchsorted(groups, group[rows]))
+    return validated(found, aside), without
 
 
 def _alone(y: np.ndarray) -> np.ndarray:

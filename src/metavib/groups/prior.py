@@ -34,6 +34,7 @@ from metavib.tasks.scaling import Edge
 
 NEGLIGIBLE = 1e-5  # directions that add less than this share of the noise variance to a prediction are left out of z
 BODY = "prior.network.body."  # where the tensors of a `Hierarchy` stand among those of its model
+FREEDOM = "prior.kernel.degrees"
 FLOOR = 1e-6  # of the noise variance, of outputs of variance 1
 
 
@@ -70,9 +71,9 @@ class Hierarchy(Backbone):
         return torch.cat([torch.cat([phi, psi], -1) @ self.root, (phi @ self.w).unsqueeze(-1)], -1)
 
 
-def empty(sizes: Sizes, rank: int, edge: Edge | None = None) -> Model:
+def empty(sizes: Sizes, rank: int, edge: Edge | None = None, freedom: Tensor | None = None) -> Model:
     """A model of the shape that `hierarchical` makes, before anything is known."""
-    return gp_vib(Hierarchy(sizes, rank), Given(), ExactSites(), likelihood(1.0, edge)).double()
+    return gp_vib(Hierarchy(sizes, rank), Given(freedom), ExactSites(), likelihood(1.0, edge)).double()
 
 
 def likelihood(noise: float, edge: Edge | None) -> Gaussian | LogNormal:
@@ -129,7 +130,12 @@ def like(state: Mapping[str, Tensor]) -> Model:
     points, own_points = (shape(f"{BODY}phi.{name}", 2)[0] for name in ("points", "own_points"))
     sizes = Sizes(columns, curved, varying, own_curved, points, own_points, warped)
     edge = Edge(*torch.ones(4, dtype=torch.float64)) if "likelihood.edge" in state else None
-    return empty(sizes, shape(f"{BODY}root", 2)[1], edge)
+    freedom = None
+    if FREEDOM in state:
+        if shape(FREEDOM) != (2,) or not bool((state[FREEDOM] > 2).all()):
+            raise ValueError(f"{FREEDOM} is not two numbers above 2")
+        freedom = torch.ones(2, dtype=torch.float64)
+    return empty(sizes, shape(f"{BODY}root", 2)[1], edge, freedom)
 
 
 @torch.no_grad()
@@ -184,12 +190,19 @@ def hierarchical(
 
 
 @torch.no_grad()
-def widened(model: Model, factor: float) -> Model:
-    """The same model with all variances, of functions and of the noise, larger by a factor: no function changes."""
+def widened(model: Model, factor: float, freedom: tuple[float, float]) -> Model:
+    """The same model with all variances, of functions and of the noise, larger by a factor: no function changes.
+
+    Args:
+        model: of a new group.
+        factor: by which they are larger.
+        freedom: degrees of freedom with which they are known, in a group and in a row (`metavib.kernels.Given`).
+    """
     backbone, noise = _hierarchy(model), model.likelihood.noise
     assert isinstance(noise, Positive)
     backbone.root.mul_(factor**0.5)
     model.likelihood = likelihood(factor * float(noise()), edge_of(model))
+    model.prior.kernel = Given(torch.tensor(freedom, dtype=torch.float64))
     return model.requires_grad_(False).eval()
 
 

@@ -10,25 +10,22 @@ from torch import Tensor
 
 from metavib.groups.prior import lifted
 from metavib.likelihoods import Gaussian, LogNormal
-from metavib.marginals import Normal
+from metavib.marginals import Normal, Student
 from metavib.model import Model
-from metavib.posteriors.functions import Dual
-from metavib.posteriors.memory import Sites
-from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples, Task
 
 KNOWN = (0, 1, 3, 5, 10)  # K, rows known of a group
-GROUPS, QUERIES, LONGEST = 200, 30, 60  # groups held out, rows of each predicted, and rows that say how wide it is
-DOUBT = 4.0  # groups that the width found by the evidence counts for
+GROUPS, QUERIES = 200, 30  # groups held out, and rows of each predicted
 LIFTS = (1.0, 0.5, 0.0)  # where predicted outputs may lie between median and mean
 
 
 class Held(NamedTuple):
-    """A model, and groups that it knows nothing of, by their rows."""
+    """A model, and groups that it knows nothing of: their rows, and those left out since they cannot be right."""
 
     model: Model
     groups: list[np.ndarray]
+    aside: list[np.ndarray]
 
 
 class Row(NamedTuple):
@@ -88,27 +85,6 @@ class Report(NamedTuple):
 
 
 @torch.no_grad()
-def scale(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
-    r"""By which factor the variances of predictions were too small, on groups held out.
-
-    With $\delta_i = r_i^\top (K_i + S_i)^{-1} r_i$ of the $n_i$ rows of a group, $\delta_i / n_i$ is 1 on average where
-    the prior is as wide as it should be. Where there are few groups the prior is believed more than their average.
-    """
-    found = []
-    for model, groups in held:
-        prior, likelihood = model.prior, model.likelihood
-        assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | LogNormal)
-        for rows in groups[:GROUPS]:
-            index = torch.as_tensor(rows[:LONGEST])
-            real = torch.ones(len(index), dtype=torch.bool)
-            phi = prior.features_of(Points(x[index], real))
-            z, mean = phi[..., :-1], phi[..., -1]
-            sites = Sites(likelihood.targets(y[index]) - mean.unsqueeze(-1), likelihood.noise() / weight[index])
-            found.append(float(Dual(prior.kernel, z, real, sites).L_m.square().mean()))
-    return (DOUBT + sum(found)) / (DOUBT + len(found)) if found else 1.0
-
-
-@torch.no_grad()
 def lift(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
     """Where between median and mean log-normal outputs are best predicted: by the errors on groups held out.
 
@@ -116,7 +92,7 @@ def lift(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
     """
     errors = []
     for place in LIFTS:
-        moved = [Held(lifted(model, place), groups) for model, groups in held]
+        moved = [each._replace(model=lifted(each.model, place)) for each in held]
         rows = report(moved, x, y, weight, np.random.default_rng(0)).rows
         errors.append(sum(log(max(row.rmse, 1e-12)) for row in rows))
     return LIFTS[errors.index(min(errors))]
@@ -125,7 +101,7 @@ def lift(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
 @torch.no_grad()
 def report(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, random: np.random.Generator) -> Report:
     """Predictions of groups held out with some of their rows known, beside baselines."""
-    orders = [(model, [random.permutation(rows) for rows in groups[:GROUPS]]) for model, groups in held]
+    orders = [(model, [random.permutation(rows) for rows in groups[:GROUPS]]) for model, groups, _ in held]
     found = []
     for known in KNOWN:
         parts = [_predicted(model, [o for o in of if len(o) > known], known, x, y, weight) for model, of in orders]
@@ -158,7 +134,7 @@ def _predicted(
     known_rows = Examples(x[support], y[support], all_real)
     q = model.encoder(known_rows, at, model.prior, likelihood, weight=w).marginals()
     mean, _ = likelihood.predict(q)
-    assert isinstance(q, Normal)
+    assert isinstance(q, Normal | Student)
     low, high = (likelihood.predictive_quantile(q, p) for p in (0.05, 0.95))
     first = Examples(x[support[:, :0]], y[support[:, :0]], all_real[:, :0])
     shared, _ = likelihood.predict(model(Task(first, Examples(x[query], y[query], real))))

@@ -45,11 +45,14 @@ def blocks(sets: Sequence[np.ndarray]) -> Iterator[Block]:
         stop = start
         while stop < len(ordered) and len(ordered[stop]) <= largest and (stop - start) * largest**2 < AT_ONCE:
             stop += 1
-        part = ordered[start:stop]
-        n = max(1, len(part[-1]))
-        places = np.zeros((len(part), n), dtype=np.int64)
-        mask = np.zeros((len(part), n))
-        for i, rows in enumerate(part):
-            places[i, : len(rows)], mask[i, : len(rows)] = rows, 1
-        yield Block(torch.as_tensor(places), torch.as_tensor(mask))
+        yield block(ordered[start:stop])
         start = stop
+
+
+def block(sets: Sequence[np.ndarray]) -> Block:
+    """One block of groups, each given by the indices of its rows."""
+    n = max(1, *(len(rows) for rows in sets))
+    places, mask = np.zeros((len(sets), n), dtype=np.int64), np.zeros((len(sets), n))
+    for i, rows in enumerate(sets):
+        places[i, : len(rows)], mask[i, : len(rows)] = rows, 1
+    return Block(torch.as_tensor(places), torch.as_tensor(mask))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from metavib.encoders import GPEncoder, SiteEncoder
 from metavib.encoders.encoder import Encoder
-from metavib.groups.learning import learn
+from metavib.groups.learning import draft
 from metavib.groups.prior import like
 from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.marginals import Marginals, Nodes, Normal
@@ -214,7 +214,7 @@ def learn_shares(
     for number in range(classes) if classes > 2 else (1,):
         indicator = (y == number).double()
         scales.append(scalings.outputs(indicator.numpy()))
-        models.append(learn(x, scales[-1].standardise(indicator), group, seed=seed, weight=weight).model)
+        models.append(draft(x, scales[-1].standardise(indicator), group, seed=seed, weight=weight).refined.model)
     noise = [float(model.likelihood.noise()) for model in models]  # type: ignore[operator]
     likelihood = Shares(
         torch.stack([s.mean for s in scales]),

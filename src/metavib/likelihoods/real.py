@@ -9,7 +9,7 @@ from torch import Tensor
 from metavib import quadrature
 from metavib.likelihoods.likelihood import RealLikelihood, floating
 from metavib.linalg import root
-from metavib.marginals import Marginals, Nodes, Normal
+from metavib.marginals import Marginals, Nodes, Normal, Student
 from metavib.networks.layers import Positive, lift
 from metavib.random import Noise
 from metavib.tasks.scaling import Edge
@@ -58,27 +58,55 @@ class Gaussian(RealLikelihood):
         return self.log_prob(q.mean, y) - 0.5 * q.var.squeeze(-1) / lift(self.noise(), 1)
 
     def log_predictive(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
-        r"""$\log N(y \mid \mu, v + \sigma^2)$ for a Normal q."""
+        r"""$\log N(y \mid \mu, v + \sigma^2)$ for a Normal q.
+
+        For a Student q it is $\log t_\nu(y \mid \mu, s + \rho \sigma^2)$ (eq. 33a).
+        """
+        if isinstance(q, Student):
+            (mean, scale), df = self.predict_scale(q), q.df.squeeze(-1)
+            constant = torch.lgamma((df + 1) / 2) - torch.lgamma(df / 2) - 0.5 * (pi * df * scale).log()
+            return constant - 0.5 * (df + 1) * torch.log1p((y - mean).square() / (df * scale))
         if not isinstance(q, Normal):
             return super().log_predictive(q, y, noise)
         var = q.var.squeeze(-1) + lift(self.noise(), 1)
         return -0.5 * (log(2 * pi) + var.log() + (y - q.mean.squeeze(-1)).square() / var)
 
     def predict(self, q: Marginals, noise: Noise = None) -> tuple[Tensor, Tensor]:
-        r"""$\mu$ and $v + \sigma^2$."""
+        r"""$\mu$ and $v + \sigma^2$; for a Student q $(s + \rho \sigma^2)\, \nu / (\nu - 2)$."""
+        if isinstance(q, Student):
+            (mean, scale), df = self.predict_scale(q), q.df.squeeze(-1)
+            return mean, scale * df / (df - 2)
         return q.mean.squeeze(-1), q.var.squeeze(-1) + lift(self.noise(), 1)
 
+    def predict_scale(self, q: Normal | Student) -> tuple[Tensor, Tensor]:
+        r"""$\mu$ and the squared scale: $v + \sigma^2$, or $s + \rho \sigma^2$ for a Student q."""
+        if isinstance(q, Normal):
+            return self.predict(q)
+        return q.mean.squeeze(-1), (q.spread + q.ratio * lift(self.noise(), 2)).squeeze(-1)
+
     def predictive_cdf(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
-        r"""$\Phi((y - \mu) / \sqrt{v + \sigma^2})$ for a Normal q."""
+        r"""$\Phi((y - \mu) / \sqrt{v + \sigma^2})$ for a Normal q; that of a t distribution for a Student."""
+        if isinstance(q, Student):
+            from scipy.special import stdtr
+
+            mean, scale = self.predict_scale(q)
+            found = stdtr(*(t.detach().cpu().numpy() for t in (q.df.squeeze(-1), (y - mean) / scale.sqrt())))
+            return torch.as_tensor(found, dtype=mean.dtype, device=mean.device)
         if not isinstance(q, Normal):
             return super().predictive_cdf(q, y, noise)
         mean, var = self.predict(q)
         return torch.special.ndtr((y - mean) / var.sqrt())
 
-    def predictive_quantile(self, q: Normal, p: float) -> Tensor:
-        r"""$\mu + \sqrt{v + \sigma^2}\, \Phi^{-1}(p)$."""
-        mean, var = self.predict(q)
-        return mean + var.sqrt() * torch.special.ndtri(torch.as_tensor(p, dtype=var.dtype, device=var.device))
+    def predictive_quantile(self, q: Normal | Student, p: float) -> Tensor:
+        r"""$\mu + \sqrt{v + \sigma^2}\, \Phi^{-1}(p)$ for a Normal q; that of a t distribution for a Student."""
+        mean, scale = self.predict_scale(q)
+        if isinstance(q, Student):
+            from scipy.special import stdtrit
+
+            units = torch.as_tensor(stdtrit(q.df.squeeze(-1).cpu().numpy(), p), dtype=scale.dtype, device=scale.device)
+        else:
+            units = torch.special.ndtri(torch.as_tensor(p, dtype=scale.dtype, device=scale.device))
+        return mean + scale.sqrt() * units
 
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         r"""$f$ and $\sigma^2$."""
@@ -166,16 +194,16 @@ class LogNormal(RealLikelihood):
         return self.normal.log_predictive(q, self.units.standardise(y)) + self.units.log_slope(y)
 
     def predict(self, q: Marginals, noise: Noise = None) -> tuple[Tensor, Tensor]:
-        """Mean and variance of a log-normal distribution, for a Normal q."""
-        if not isinstance(q, Normal):
+        """Mean and variance of a log-normal distribution; for a Student q, whose tails have none, of that scale."""
+        if not isinstance(q, Normal | Student):
             return super().predict(q, noise)
-        return self._moments(*self.normal.predict(q))
+        return self._moments(*self.normal.predict_scale(q))
 
     def predictive_cdf(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
         """That of a Gaussian at z; 0 below an edge and 1 above one."""
         return self._within(self.normal.predictive_cdf(q, self.units.standardise(y)), y)
 
-    def predictive_quantile(self, q: Normal, p: float) -> Tensor:
+    def predictive_quantile(self, q: Normal | Student, p: float) -> Tensor:
         """That of a Gaussian, brought back."""
         return self.units.restore(self.normal.predictive_quantile(q, p))
 

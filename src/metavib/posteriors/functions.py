@@ -8,7 +8,7 @@ With $K = Z Z^\top$, Z `n x M`, and $S = \mathrm{diag}(s)$ (THEORY.md, sections 
 
 Both share one factorisation between all c outputs, whose variance is therefore the same. Where the prior has a mean
 m(x), all of this holds for f - m: sites are those of the residuals (`GPEncoder` subtracts the mean), and `marginals`
-adds the mean again.
+adds the mean again. Where the kernel is known up to a factor, so are the marginals (`Student`).
 
 The algebra is in float64 whatever the precision of the features, and its results are in that precision again. A
 variance is what is left of $k_{**}$ when all but the last digits of it are explained: with features of size 100 and
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from metavib import linalg
 from metavib.kernels import ExplicitKernel, Kernel
-from metavib.marginals import Normal
+from metavib.marginals import Normal, Student
 from metavib.posteriors.memory import Memory, Sites, memorise
 from metavib.posteriors.posterior import Posterior
 from metavib.random import Noise
@@ -59,7 +59,7 @@ class Dual(Posterior):
         self.factor = linalg.factorise(self.K + torch.diag_embed(self.sites.s))
         self.L_m = self.factor.solve(self.sites.m)  # L^-1 m
 
-    def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
+    def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal | Student:
         r"""$\mu_* = k_* (K+S)^{-1} m$, $v_* = k_{**} - k_* (K+S)^{-1} k_*^\top$ at features x (eq. 8)."""
         z = self.kernel.embed(x).double()
         k = self.kernel.gram(self.z, z) * self.mask[..., :, None]
@@ -67,7 +67,12 @@ class Dual(Posterior):
         var = self.kernel.diagonal(z) - L_k.square().sum(-2)
         mean = _add_mean(L_k.mT @ self.L_m, self.kernel, x)
         # Rounding can take the difference of two equal numbers below zero.
-        return Normal(mean.to(x.dtype), var.clamp(min=0).unsqueeze(-1).to(x.dtype))
+        q = Normal(mean.to(x.dtype), var.clamp(min=0).unsqueeze(-1).to(x.dtype))
+        return _up_to_a_factor(q, self.kernel, self.mask.sum(-1), self.deviation())
+
+    def deviation(self) -> Tensor:
+        r"""$\delta = m^\top (K+S)^{-1} m$, how far the points are from what the prior expects; n on average."""
+        return self.L_m.square().sum((-2, -1))
 
     def kl(self) -> Tensor:
         r"""$\frac12 [ \sum_c a_c^\top K a_c + C ( \log|K+S| - \sum \log s - n + \sum_j s_j (K+S)^{-1}_{jj} ) ]$.
@@ -87,7 +92,7 @@ class Dual(Posterior):
     def log_evidence(self) -> Tensor:
         r"""$\sum_c \log N(m_c \mid 0, K + S)$ (eq. 10)."""
         n, c = self.mask.sum(-1).double(), self.sites.m.shape[-1]
-        return -0.5 * (self.L_m.square().sum((-2, -1)) + c * (self.factor.logdet() + n * log(2 * pi))).to(self.dtype)
+        return -0.5 * (self.deviation() + c * (self.factor.logdet() + n * log(2 * pi))).to(self.dtype)
 
     def update(self, x: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> "Dual":
         """The posterior after more points, which keeps them all: memory and cost grow with their number."""
@@ -122,11 +127,16 @@ class Primal(Posterior):
         self.L_b = self.factor.solve(memory.b)  # L^-1 b
         self.w = self.factor.solve_transposed(self.L_b)  # (A + I)^-1 b
 
-    def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal:
+    def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal | Student:
         r"""$\mu_* = z_*^\top w$, $v_* = z_*^\top (A+I)^{-1} z_*$ at features x (eq. 12)."""
         z = self.kernel.embed(x).double()
         var = self.factor.solve(z.mT).square().sum(-2)
-        return Normal(_add_mean(z @ self.w, self.kernel, x).to(x.dtype), var.unsqueeze(-1).to(x.dtype))
+        q = Normal(_add_mean(z @ self.w, self.kernel, x).to(x.dtype), var.unsqueeze(-1).to(x.dtype))
+        return _up_to_a_factor(q, self.kernel, self.memory.n, self.deviation())
+
+    def deviation(self) -> Tensor:
+        r"""$\delta = c - b^\top (A+I)^{-1} b$, how far the points are from what the prior expects; n on average."""
+        return (self.memory.c.sum(-1) - self.L_b.square().sum((-2, -1))).clamp(min=0)
 
     def kl(self) -> Tensor:
         r"""$\frac12 [ \sum_c w_c^\top w_c + C ( \log|A+I| - \mathrm{tr}\, A (A+I)^{-1} ) ]$ (eq. 13)."""
@@ -137,10 +147,9 @@ class Primal(Posterior):
 
     def log_evidence(self) -> Tensor:
         r"""$\sum_c -\frac12 [ c - b^\top (A+I)^{-1} b + \log|A+I| + l + n \log 2\pi ]$ (eq. 14)."""
-        A, b, c, l, n = self.memory  # noqa: E741 - the paper's letter
+        _, b, _, l, n = self.memory  # noqa: E741 - the paper's letter
         outputs = b.shape[-1]
-        quadratic = c.sum(-1) - self.L_b.square().sum((-2, -1))
-        return -0.5 * (quadratic + outputs * (self.factor.logdet() + l + n * log(2 * pi))).to(self.dtype)
+        return -0.5 * (self.deviation() + outputs * (self.factor.logdet() + l + n * log(2 * pi))).to(self.dtype)
 
     def update(self, x: Float[Tensor, "*b n m"], mask: Bool[Tensor, "*b n"], sites: Sites) -> "Primal":
         """The posterior after more points; this one stays as it is."""
@@ -179,7 +188,8 @@ class EachPoint(Posterior):
 
     def marginals(self, x: Float[Tensor, "v *b 1 m"], noise: Noise = None) -> Normal:
         """q(f) at each point under its own posterior, `(..., v, c)`."""
-        mean, var = self.each.marginals(x, noise)
+        q = self.each.marginals(x, noise)
+        mean, var = q.mean, q.var
         return Normal(mean.squeeze(-2).movedim(0, -2), var.squeeze(-2).movedim(0, -2))
 
     def kl(self) -> Tensor:
@@ -194,6 +204,17 @@ def posterior(kernel: Kernel, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "
     if isinstance(kernel, ExplicitKernel) and z.shape[-2] > z.shape[-1]:
         return Primal(kernel, memorise(z, mask, sites), dtype=z.dtype)
     return Dual(kernel, z, mask, sites)
+
+
+def _up_to_a_factor(q: Normal, kernel: Kernel, n: Tensor, deviation: Tensor) -> Normal | Student:
+    r"""The same marginals where the size of the process is known up to a factor (eq. 33a)."""
+    if (freedom := kernel.freedom()) is None:
+        return q
+    of_task, of_output = freedom.double()
+    ratio = (of_task + deviation) / (of_task + n)
+    df = 1 / (1 / of_output + 1 / (of_task + n))
+    ratio, df = (t[..., None, None].expand_as(q.mean).to(q.mean.dtype) for t in (ratio, df))
+    return Student(q.mean, ratio * q.var, ratio, df)
 
 
 def _add_mean(residual: Tensor, kernel: Kernel, phi: Tensor) -> Tensor:

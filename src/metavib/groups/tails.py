@@ -1,0 +1,158 @@
+r"""How wide predictions of new groups are, and how heavy their tails: what groups held out show.
+
+The evidence sets the variances of functions and noise as if they were known, the same in all groups, and Gaussian. None
+of it is quite true: kernels are learned from few groups, some groups are wilder than others, and some rows are far off.
+So all variances of a group, of its functions and of its noise, are known up to a factor,
+
+$$\frac{c}{\lambda_i}, \qquad \lambda_i \sim \Gamma\big(\tfrac a2, \tfrac a2\big),$$
+
+and the rows of the group say something of it. With $\delta = r^\top (K + S)^{-1} r$ of n known rows, whose mean is n,
+the predictions have the factor $\rho = (a + \delta) / (a + n)$ and a + n degrees of freedom: this is the Student-t
+process, in closed form, from sums that the memory of a group holds anyway (eq. 33a). Each row has such a factor of its
+own as well, of $\nu$ degrees of freedom, so that a row far off stays possible however many are known:
+
+$$y \mid \text{n rows} \sim t_d\big(\mu,\; \rho\, c\, (v + \sigma^2)\big), \qquad \frac1d = \frac1{a + n} + \frac1\nu.$$
+
+Where groups are alike and rows Gaussian, a and $\nu$ become large and this is the Gaussian prediction again. Of c, a
+and $\nu$ those are taken under which groups held out have the highest density after 0, 1, 3, 5 and 10 known rows, times
+a prior around c = 1 and tails of little weight, which is what remains where there are few groups. Rows that are left
+out of learning, since they cannot be right, count among the rows that are predicted: new groups may have such rows too.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metavib.groups.report import GROUPS, KNOWN, Held
+from metavib.groups.rows import block
+from metavib.likelihoods import Gaussian, LogNormal
+from metavib.posteriors.functions import Dual, Primal
+from metavib.tasks.inputs import Points
+from metavib.tasks.task import Examples
+
+QUERIES = 10  # rows of each group that are predicted, beside those that were left out of learning
+LOWEST = 4.2  # of a and nu: the variance of predictions exists, whatever is known
+SPREAD = 0.5  # deviation of log c in its prior
+USUAL, DECADES = 3.0, 1.5  # mean and deviation of log(a - LOWEST) and log(nu - LOWEST) in theirs
+WIDTHS = (0.5, 4.0)  # of c: rows without noise would make it nothing, and a group's own function with it
+ROWS = 20  # rows of a group that count at most
+
+
+class Tails(NamedTuple):
+    r"""c, by which variances are larger; a and $\nu$, the degrees of freedom of groups and of rows.
+
+    Example:
+        >>> Tails().groups == Tails().rows > LOWEST  # before any group is held out
+        True
+    """
+
+    factor: float = 1.0
+    groups: float = LOWEST + float(np.exp(USUAL))
+    rows: float = LOWEST + float(np.exp(USUAL))
+
+
+class Residuals(NamedTuple):
+    """Predicted rows with `known` rows of their group: by how much they are `off`, and what the model expects.
+
+    `var` is the variance of the prediction, noise included, `deviation` is delta of the known rows, `share` how much
+    the row counts.
+    """
+
+    known: np.ndarray
+    off: np.ndarray
+    var: np.ndarray
+    deviation: np.ndarray
+    share: np.ndarray
+
+    def log_density(self, tails: Tails) -> np.ndarray:
+        """Of each row, as a number on the scale of the function."""
+        from scipy.special import gammaln
+
+        c, a, nu = tails
+        scale = c * self.var * (a + self.deviation / c) / (a + self.known)
+        d = 1 / (1 / (a + self.known) + 1 / nu)
+        constant = gammaln((d + 1) / 2) - gammaln(d / 2) - 0.5 * np.log(np.pi * d * scale)
+        return constant - 0.5 * (d + 1) * np.log1p(self.off**2 / (d * scale))
+
+    def mean_log_density(self, tails: Tails) -> float:
+        """Of all rows."""
+        return float(np.average(self.log_density(tails), weights=self.share))
+
+
+def tails(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, random: np.random.Generator) -> Tails:
+    """What groups held out show of the width and the tails of predictions.
+
+    Args:
+        held: models, and groups that they know nothing of.
+        x: rows.
+        y: their outputs.
+        weight: by which the noise variance of each row is divided.
+        random: decides which rows are known.
+    """
+    if not held:
+        return Tails()
+    found = []
+    for known in KNOWN:
+        parts = [residuals(each, x, y, weight, known, random) for each in held]
+        found.append(Residuals(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+    sizes = [len(rows) for each in held for rows in each.groups[:GROUPS]]
+    return fitted([part for part in found if len(part.off)], sizes)
+
+
+def fitted(parts: Sequence[Residuals], sizes: Sequence[int]) -> Tails:
+    """The best c, a and nu for the residuals at each number of known rows, which count alike.
+
+    Rows of one group are off together. So a group of n rows counts as sqrt(n) of them.
+    """
+    from scipy.optimize import minimize
+
+    count = len(sizes) * sqrt(min(ROWS, sum(sizes) / len(sizes)))
+
+    def negative(theta: np.ndarray) -> float:
+        value = np.mean([part.mean_log_density(_tails(theta)) for part in parts])
+        prior = (theta[0] / SPREAD) ** 2 + (((theta[1:] - USUAL) / DECADES) ** 2).sum()
+        return float(0.5 * prior - count * value)
+
+    start = np.array([0.0, USUAL, USUAL])
+    simplex = start + np.concatenate([np.zeros((1, 3)), 0.5 * np.eye(3)])
+    options = {"initial_simplex": simplex, "maxiter": 150, "xatol": 0.02, "fatol": 0.01}
+    return _tails(minimize(negative, start, method="Nelder-Mead", options=options).x)
+
+
+def _tails(theta: np.ndarray) -> Tails:
+    factor, groups, rows = np.exp(np.clip(theta, -7.0, 7.0)).tolist()
+    return Tails(min(max(factor, WIDTHS[0]), WIDTHS[1]), LOWEST + groups, LOWEST + rows)
+
+
+@torch.no_grad()
+def residuals(held: Held, x: Tensor, y: Tensor, weight: Tensor, known: int, random: np.random.Generator) -> Residuals:
+    """How far rows of groups held out are from what is predicted of them with some rows known.
+
+    Of a group all rows left out of learning are asked for, and some of the others. They count as if these were all.
+    """
+    model, likelihood = held.model, held.model.likelihood
+    assert isinstance(likelihood, Gaussian | LogNormal)
+    support, asked, shares = [], [], []
+    for rows, aside in zip(held.groups[:GROUPS], held.aside[:GROUPS], strict=True):
+        order = random.permutation(rows)
+        others = order[known : known + QUERIES]
+        if len(others):
+            support.append(order[:known])
+            asked.append(np.concatenate([others, aside]))
+            shares += [1.0] * len(others) + [len(others) / len(rows)] * len(aside)
+    if not asked:
+        return Residuals(*(np.zeros(0) for _ in Residuals._fields))
+    s, q = torch.as_tensor(np.stack(support)), block(asked)
+    known_rows = Examples(x[s], y[s], torch.ones(s.shape, dtype=torch.bool))
+    encoding = model.encoder(known_rows, Points(x[q.places], q.mask > 0), model.prior, likelihood, weight=weight[s])
+    posterior, at = encoding.posterior, encoding.marginals()
+    assert isinstance(posterior, Dual | Primal)
+    off = (likelihood.targets(y[q.places]) - at.mean).squeeze(-1)
+    var = at.var.squeeze(-1) + likelihood.noise() / weight[q.places]
+    deviation = posterior.deviation().unsqueeze(-1).expand_as(off)
+    columns = [t[q.mask > 0].numpy() for t in (torch.full_like(off, known), off, var, deviation)]
+    return Residuals(*[*columns, np.array(shares)])
