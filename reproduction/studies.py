@@ -544,10 +544,10 @@ _ALL = (
         640 numbers (`metavib embed`); everything here is trained and tested on these, on a CPU. Each method has what
         takes features to a common place and scale (`metavib.networks.embedded`) and one to three numbers of its own,
         learned from tasks of the validation classes: the network knows its training classes by heart. 'mlp': the longer
-        version's MLP with dropout, learned from tasks of the training classes. From mini-ImageNet to CUB the network knows
-        all 100 classes of mini-ImageNet. 'unseen': it knows 64 of them, everything else, the temperature too, is
-        learned from 16 others, and birds are a surprise. The temperature is fitted on validation. Accuracy ±
-        is the 95% interval over test tasks.
+        version's MLP with dropout, learned from tasks of the training classes. From mini-ImageNet to CUB the network
+        knows all 100 classes of mini-ImageNet. 'unseen': it knows 64 of them, everything else, the temperature too, is
+        learned from 16 others, and birds are a surprise. The temperature is fitted on validation. Accuracy ± is the
+        95% interval over test tasks.
         """,
         runs=embeddings,
         tables=partial(tables.quality, scores=("accuracy", "nll", "ece")),
