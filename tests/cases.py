@@ -64,6 +64,7 @@ KERNELS = [
 LIKELIHOODS = [
     case(likelihoods.Gaussian, lambda: likelihoods.Gaussian(0.3)),
     case(likelihoods.LogNormal, lambda: likelihoods.LogNormal(0.3, edge=(-6.0, 1.6, 0.2, 80.0))),
+    case(likelihoods.LogitNormal, lambda: likelihoods.LogitNormal(0.3, band=(-6.0, 8.0, -0.3, 0.4, -6.0, 8.0))),
     case(likelihoods.StudentT, lambda: likelihoods.StudentT(0.4, df=4.0)),
     case(likelihoods.Poisson),
     case(likelihoods.Bernoulli),
@@ -97,7 +98,7 @@ def _linear() -> kernels.Linear:
 def allowed(sites: type, likelihood: type) -> bool:
     """Whether a site encoder serves a likelihood."""
     if sites is ExactSites:
-        return likelihood in (likelihoods.Gaussian, likelihoods.LogNormal)
+        return likelihood is likelihoods.Gaussian or issubclass(likelihood, likelihoods.Warped)
     return not (sites is GeneralSites and likelihood is likelihoods.Softmax)
 
 

@@ -45,6 +45,33 @@ class Mirrored:
         return self.of.var()
 
 
+class Shares:
+    """The distribution of l + (h - l) / (1 + e^-g) of a Gaussian g, with the questions that tests ask of SciPy's."""
+
+    def __init__(self, low, high, logit) -> None:
+        self.low, self.width, self.logit, self.dist = low, high - low, logit, logit.dist
+
+    def logpdf(self, y):
+        u = (y - self.low) / self.width
+        return self.logit.logpdf(np.log(u / (1 - u))) - np.log(u * (1 - u) * self.width)
+
+    def cdf(self, y):
+        u = np.clip((y - self.low) / self.width, 0, 1)
+        with np.errstate(divide="ignore"):
+            return self.logit.cdf(np.log(u) - np.log1p(-u))
+
+    def mean(self):
+        return self._expected(lambda u: u)
+
+    def var(self):
+        return self._expected(lambda u: u**2) - self.mean() ** 2
+
+    def _expected(self, of):
+        x, w = np.polynomial.hermite_e.hermegauss(80)
+        g = np.multiply.outer(x, self.logit.std()) + self.logit.mean()
+        return np.tensordot(w / w.sum(), of(self.low + self.width * expit(g)), 1)
+
+
 def frozen(likelihood: lk.Likelihood, f: np.ndarray | float):
     """p(y | f) as SciPy has it."""
     if isinstance(likelihood, lk.Gaussian):
@@ -55,6 +82,9 @@ def frozen(likelihood: lk.Likelihood, f: np.ndarray | float):
         if spread > 0:
             return stats.lognorm(shape, edge, np.exp(centre + spread * f))
         return Mirrored(stats.lognorm(shape, -edge, np.exp(centre + spread * f)))
+    if isinstance(likelihood, lk.LogitNormal):
+        low, high, centre, spread, *_ = (v.item() for v in likelihood.units)
+        return Shares(low, high, stats.norm(centre + spread * f, spread * np.sqrt(likelihood.noise().item())))
     if isinstance(likelihood, lk.StudentT):
         return stats.t(likelihood.df, f, np.sqrt(likelihood.scale().item()))
     if isinstance(likelihood, lk.Poisson):
@@ -133,7 +163,9 @@ def test_student_t_cdf_for_any_degrees_of_freedom(df) -> None:
     np.testing.assert_allclose(found.detach().numpy(), stats.t(df, 0, scale).cdf(y), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("case", [c for c in LIKELIHOODS if c.cls in (lk.Gaussian, lk.LogNormal, lk.Poisson)])
+@pytest.mark.parametrize(
+    "case", [c for c in LIKELIHOODS if c.cls in (lk.Gaussian, lk.LogNormal, lk.LogitNormal, lk.Poisson)]
+)
 @given(mean=means, var=variances.filter(lambda v: v <= 0.8), seed=st.integers(0, 999))
 def test_closed_forms_equal_the_general_path(case, mean, var, seed) -> None:
     """What a likelihood overrides equals what its base class computes by nodes."""
@@ -192,8 +224,8 @@ def test_a_normal_without_variance_is_a_point(case, generator) -> None:
 def test_log_normal_means_bound_how_far_outputs_are_from_their_edge(side, mean, var, furthest) -> None:
     """None beyond two deviations counts as further than twice the furthest seen: integration of min(D, bound)."""
     p = lk.LogNormal(0.3, edge=(1.5, 0.2, side * 0.7, furthest)).double()
-    z, w = np.polynomial.legendre.leggauss(4000)
-    z, w = 10 * z, 10 * w * stats.norm.pdf(10 * z)
+    z = np.linspace(-10, 10, 100_001)
+    w = stats.norm.pdf(z) * (z[1] - z[0])
     m, s = 0.2 + 0.7 * side * mean, 0.7 * np.sqrt(var + p.noise().item())
     y = 1.5 + side * np.exp(np.minimum(m + s * z, max(np.log(2) + furthest, m + 2 * s)))
     centre = np.sum(w * y)
@@ -210,6 +242,44 @@ def test_log_normal_outputs_beyond_their_edge_have_no_density() -> None:
     assert p.targets(y).isfinite().all()  # a row that should not be there is far away, and no error
     for level in (0.05, 0.5, 0.9):
         assert_close(p.predictive_cdf(q, p.predictive_quantile(q, level)).item(), level)
+
+
+# Logit-normal -------------------------------------------------------------------------------------------------------
+
+
+@given(mean=st.floats(-8, 8), sd=st.floats(0, 6), spread=st.floats(0.1, 1.5))
+def test_logit_normal_moments_equal_adaptive_quadrature_and_stay_between_the_ends(mean, sd, spread) -> None:
+    p = lk.LogitNormal(0.01, band=(0.0, 1.0, 0.2, spread, 0.0, 1.0)).double()
+    s = np.sqrt(sd**2 + p.noise().item())
+
+    def moment(k):
+        def integrand(z):
+            return expit(0.2 + spread * (mean + s * z)) ** k * stats.norm.pdf(z)
+
+        return integrate.quad(integrand, -9, 9, points=[0.0], limit=200)[0]
+
+    found = p.predict(normal(mean, sd**2))
+    assert_close(found[0].item(), moment(1), rtol=1e-6, atol=1e-8)
+    assert_close(found[1].item(), moment(2) - moment(1) ** 2, rtol=1e-4, atol=1e-8)
+    ends = [p.predictive_quantile(normal(mean, sd**2), q).item() for q in (0.001, 0.999)]
+    assert 0 <= ends[0] <= ends[1] <= 1
+
+
+def test_shares_at_the_ends_have_a_density_where_such_were_seen_and_none_otherwise() -> None:
+    """A share of exactly 0 counts as half of the smallest other one, and what is predicted below that is 0."""
+    q, y = normal(-1.0, 0.3), torch.tensor([-0.1, 0.0, 0.3, 1.0, 1.1], dtype=torch.float64)
+    open_, closed = (
+        lk.LogitNormal(0.5, band=(0.0, 1.0, 0.0, 1.0, *ends)).double() for ends in ((0.0, 1.0), (0.01, 0.98))
+    )
+    assert open_.log_predictive(q, y).isinf().tolist() == [True, True, False, True, True]
+    assert open_.predictive_cdf(q, y)[[0, 1, 3, 4]].tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert closed.log_predictive(q, y).isinf().tolist() == [True, False, False, False, True]
+    at = torch.tensor([0.01, 0.98], dtype=torch.float64)
+    assert_close(closed.log_predictive(q, y[[1, 3]]), open_.log_predictive(q, at), rtol=1e-5, atol=1e-5)
+    assert closed.predictive_cdf(q, y)[[0, 3]].tolist() == [0.0, 1.0]
+    assert_close(closed.predictive_cdf(q, y)[1], open_.predictive_cdf(q, at)[0], rtol=1e-5, atol=1e-5)
+    assert closed.predictive_quantile(q, 1e-5).item() == 0.0 and closed.predictive_quantile(q, 0.5).item() > 0.1
+    assert open_.targets(y).isfinite().all() and closed.targets(y).isfinite().all()
 
 
 # Softmax ------------------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 r"""What a predictor says of new points: a distribution over real outputs, or over classes."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from metavib.likelihoods import Gaussian, LogNormal, Poisson, RealLikelihood
+from metavib.likelihoods import Gaussian, LogitNormal, Poisson, RealLikelihood, Warped
 from metavib.marginals import Marginals, Normal, Student
 from metavib.tasks.scaling import Outputs, as_they_are
 
@@ -52,8 +52,9 @@ class RealPrediction:
 
     def restored(self, units: Outputs) -> "RealPrediction":
         """The same distribution of outputs that were standardised before the model saw them, in their own units."""
-        mean, variance = units.restore(self.mean), units.restore_variance(self.variance)
-        return RealPrediction(self.q, self.likelihood, mean, variance, units)
+        variance = units.restore_variance(self.variance)
+        found = RealPrediction(self.q, self.likelihood, self.mean, variance, units)
+        return replace(found, mean=found._restored(self.mean))
 
     def interval(self, level: float = 0.95) -> Interval:
         r"""The central interval: each side of it holds $(1 - \mathrm{level}) / 2$; for counts at most that."""
@@ -65,8 +66,8 @@ class RealPrediction:
         r"""The smallest y with $P(Y \le y) \ge p$: in closed form where there is one, else by bisection of eq. 21."""
         if not 0 < p < 1:
             raise ValueError(f"a quantile is of a probability between 0 and 1; got {p}.")
-        if isinstance(self.likelihood, Gaussian | LogNormal) and isinstance(self.q, Normal | Student):
-            return self.units.restore(self.likelihood.predictive_quantile(self.q, p))
+        if isinstance(self.likelihood, Gaussian | Warped) and isinstance(self.q, Normal | Student):
+            return self._restored(self.likelihood.predictive_quantile(self.q, p))
         low, high = self._bracket(p)
         for _ in range(BISECTIONS):  # P(Y <= low) < p <= P(Y <= high) throughout
             middle = low + (high - low) / 2
@@ -87,6 +88,14 @@ class RealPrediction:
         names = ("mean", "sd", f"low {level:.0%}", f"high {level:.0%}")
         values = torch.stack([self.mean, self.variance.sqrt(), *self.interval(level)], -1)
         return [dict(zip(names, row, strict=True)) for row in values.tolist()]
+
+    def _restored(self, y: Tensor) -> Tensor:
+        """Outputs in their own units; those in a band do not leave it by the rounding of their last digit."""
+        found = self.units.restore(y)
+        if not isinstance(self.likelihood, LogitNormal):
+            return found
+        low, high = (round(float(self.units.restore(end)), 12) for end in (self.likelihood.low, self.likelihood.high))
+        return found.clamp(low, high)
 
     def _bracket(self, p: float) -> tuple[Tensor, Tensor]:
         width = self.variance.sqrt() + 1.0

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from metavib.likelihoods import Gaussian, Likelihood, LogNormal
+from metavib.likelihoods import Gaussian, Likelihood, Warped
 from metavib.networks.layers import Linear, lift, softplus_inverse
 from metavib.posteriors.memory import Sites
 
@@ -57,7 +57,7 @@ class SiteEncoder(nn.Module, ABC):
 
 
 class ExactSites(SiteEncoder):
-    r"""$m = y$, $s = \sigma^2$: the exact posterior under a Gaussian likelihood, of y or of its logarithm.
+    r"""$m = y$, $s = \sigma^2$: the exact posterior under a Gaussian likelihood, of y or of what it becomes.
 
     Example:
         >>> import torch
@@ -71,7 +71,7 @@ class ExactSites(SiteEncoder):
 
     def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
         """The observations themselves."""
-        if not isinstance(likelihood, Gaussian | LogNormal):
+        if not isinstance(likelihood, Gaussian | Warped):
             raise TypeError(
                 f"exact sites need a Gaussian likelihood; got {type(likelihood).__name__}. "
                 "Use SimplifiedSites, FullSites or GeneralSites."

@@ -43,9 +43,10 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     of its own, both of the columns themselves, and the marginal likelihood of the tasks says how smooth and how large
     these are (`metavib.groups`). It takes seconds, is at home with a dozen tasks and with a hundred thousand, predicts
     a task of which nothing is known yet (`predict` before any `adapt`), and leaves in `report_` how good predictions of
-    tasks held out are. Outputs (positive ones, counts, skewed ones) and skewed columns enter by their logarithms where
-    the marginal likelihood is for it; predictions are in the units of y all the same: of the
-    mean, the median and halfway between them, what has the smallest errors on tasks held out.
+    tasks held out are. Outputs (positive ones, counts, skewed ones) and skewed columns enter by their logarithms, and
+    shares (between 0 and 1) by their logits, where the marginal likelihood is for it. Predictions are in the units of y
+    all the same, those of shares between 0 and 1, those by logarithms at the mean, the median or halfway between
+    them, whichever has the smallest errors on tasks held out.
     Rows that cannot be right, eight standard deviations from what all others say, are left out with a warning, in `fit`
     and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
     trained instead where `backbone` names one, or where the likelihood is not gaussian.
@@ -233,7 +234,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
         some = self._trainable(rows)
         group = np.unique(some.ids, return_inverse=True)[1]
-        options: Any = {"seed": seed, "zero": float(self._outputs(np.zeros(1))), "weight": some.weight}
+        zero, one = self._outputs(np.array([0.0, 1.0])).tolist()
+        options: Any = {"seed": seed, "zero": zero, "one": one, "weight": some.weight}
         (self.model_, found), wrong = learn_from_right_rows(some.x, some.y, group, **options)
         left_out = np.zeros(len(rows.ids), dtype=bool)
         left_out[np.isin(rows.ids, some.ids)] = wrong

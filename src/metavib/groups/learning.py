@@ -2,8 +2,8 @@ r"""How the prior of new groups is learned: the evidence of the groups sets the 
 
 1. The parameters $\theta$ of the features, and the noise, maximise the evidence of the groups (times a weak prior), by
    L-BFGS: `fit_features`. With few groups that is all that can be known. The evidence also says whether skewed columns
-   enter by their logarithms, and whether outputs do: with $z = t(y)$ it is $\log p(z) + \sum_j \log t'(y_j)$, a density
-   of the outputs in every case, so that the largest is the best: `choose`.
+   enter by their logarithms, and whether outputs do, or shares by their logits: with $z = t(y)$ it is $\log p(z) +
+   \sum_j \log t'(y_j)$, a density of the outputs in every case, so that the largest is the best: `choose`.
 2. The covariance $\Sigma$ of a group's own weights, which the kernels say is I, has an inverse Wishart prior around
    that: $\Sigma \mid v_{1..G}$ has the mode $(c\,q\,I + \sum_i E[v_i v_i^\top]) / (c\,q + G)$. Many groups end at the
    covariance they have, whatever the kernels said; c, how much the kernels count, is the one under which groups held
@@ -38,7 +38,7 @@ from metavib.groups.report import Held, Report, lift, report
 from metavib.groups.rows import Block, blocks, members
 from metavib.groups.tails import tails
 from metavib.model import Model
-from metavib.tasks.scaling import Edge, edged
+from metavib.tasks.scaling import Edge, Link, banded, edged
 
 ITERATIONS = 40  # of L-BFGS
 FIRST, FIRST_ROWS = 15, 300  # iterations and rows that the best of several ways is chosen by
@@ -76,7 +76,7 @@ def learn(
     group: np.ndarray,
     *,
     seed: int,
-    edges: Sequence[float] = (),
+    links: Sequence[Link] = (),
     weight: Float[Tensor, " rows"] | None = None,
 ) -> Learned:
     """Learns the prior of a new group from the rows of many.
@@ -86,7 +86,7 @@ def learn(
         y: outputs of mean 0 and variance 1.
         group: the group of each row, numbered from 0.
         seed: of samples and folds.
-        edges: places that outputs may be log-normal from, all of which lie on one side of each (`edges`).
+        links: what outputs may become before they are Gaussian (`links`).
         weight: by which the noise variance of each row is divided, above zero; one where None.
 
     Example:
@@ -99,7 +99,7 @@ def learn(
         >>> report.rows[1].rmse < 0.5 * report.rows[0].rmse  # one row known, and none
         True
     """
-    return validated(draft(x, y, group, seed=seed, edges=edges, weight=weight))
+    return validated(draft(x, y, group, seed=seed, links=links, weight=weight))
 
 
 class Draft(NamedTuple):
@@ -120,14 +120,14 @@ def draft(
     group: np.ndarray,
     *,
     seed: int,
-    edges: Sequence[float] = (),
+    links: Sequence[Link] = (),
     weight: Float[Tensor, " rows"] | None = None,
 ) -> Draft:
     """The first half of `learn`, which knows all but how wide predictions of new groups are in truth."""
     random, sets = np.random.default_rng(seed), members(group)
     weight = torch.ones_like(y) if weight is None else weight
-    chosen = choose(x, y, group, edges, random, weight=weight)
-    refined = refine(chosen.features, x, chosen.z(y), sets, chosen.noise, random, weight=weight, edge=chosen.edge)
+    chosen = choose(x, y, group, links, random, weight=weight)
+    refined = refine(chosen.features, x, chosen.z(y), sets, chosen.noise, random, weight=weight, link=chosen.link)
     return Draft(x, y, weight, sets, chosen, refined, random)
 
 
@@ -147,7 +147,7 @@ def validated(draft: Draft, aside: Aside | None = None) -> Learned:
         draft: the first half.
         aside: rows that it does without, since they cannot be right.
     """
-    x, y, weight, sets, (features, noise, edge, _), refined, random = draft
+    x, y, weight, sets, (features, noise, link, _), refined, random = draft
     without = [np.zeros(0, dtype=np.int64)] * len(sets)
     if aside is not None:
         without = [len(y) + np.flatnonzero(aside.group == i) for i in range(len(sets))]
@@ -162,14 +162,14 @@ def validated(draft: Draft, aside: Aside | None = None) -> Learned:
             its.load_state_dict(features.state_dict())
             chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
             noise_k = fit_features(its, x, z, chosen, noise, weight=weight, iterations=ITERATIONS // 3).noise
-        options: Any = {"weight": weight, "strength": refined.strength, "edge": edge}
+        options: Any = {"weight": weight, "strength": refined.strength, "link": link}
         model = refine(its, x, z, rest, noise_k, random, **options).model
         mine = np.flatnonzero(fold == k)
         held.append(Held(model, [sets[i] for i in mine], [without[i] for i in mine]))
     factor, *freedom = tails(held, x, y, weight, np.random.default_rng(0))
     for model in (*(each.model for each in held), refined.model):
         widened(model, factor, (freedom[0], freedom[1]))
-    if edge is not None:
+    if isinstance(link, Edge):
         best = lift(held, x, y, weight)
         for model in (*(each.model for each in held), refined.model):
             lifted(model, best)
@@ -202,20 +202,20 @@ def _within(y: Tensor, group: np.ndarray) -> float:
     return max(0.3 * float(np.sum((values - means[group]) ** 2)) / max(len(values) - len(counts), 1), 1e-3)
 
 
-# Columns and outputs: themselves, or their logarithms
+# Columns and outputs: themselves, their logarithms, or their logits
 
 
 class Chosen(NamedTuple):
-    """Features, the noise variance, the edge of the outputs where these are log-normal, and the evidence for it all."""
+    """Features, the noise variance, what outputs become before they are Gaussian, and the evidence for it all."""
 
     features: Features
     noise: float
-    edge: Edge | None
+    link: Link | None
     evidence: float
 
     def z(self, y: Tensor) -> Tensor:
-        """Outputs as they enter: themselves, or their logarithms."""
-        return y if self.edge is None else self.edge.standardise(y)
+        """Outputs as they enter: themselves, their logarithms, or their logits."""
+        return y if self.link is None else self.link.standardise(y)
 
 
 def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
@@ -240,16 +240,37 @@ def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
     return [low - (float(y.median()) - low), low]
 
 
+def links(y: Float[Tensor, " rows"], zero: float, one: float = inf) -> list[Link]:
+    """What outputs may become before they are Gaussian: logits of shares, and logarithms of distances from edges.
+
+    Outputs may be shares where none is below zero or above one, and some reach the upper half. (Where none does, logits
+    are logarithms all but exactly, and outputs may be amounts that have no upper end.)
+
+    Args:
+        y: outputs.
+        zero: where the zero of their own units lies.
+        one: where the one of their own units lies.
+
+    Example:
+        >>> amounts, shares = torch.tensor([1.0, 2, 3, 5, 7, 9]), torch.tensor([0.0, 0.1, 0.3, 0.5, 0.8, 0.9])
+        >>> [[type(link).__name__ for link in links(y, 0.0, 1.0)] for y in (amounts, shares)]
+        [['Edge', 'Edge'], ['Band', 'Edge', 'Edge']]
+    """
+    found: list[Link] = [edged(y, edge) for edge in edges(y, zero)]
+    share = bool(found) and (zero + one) / 2 < float(y.max()) <= one
+    return [banded(y, zero, one), *found] if share else found
+
+
 def choose(
     x: Tensor,
     y: Tensor,
     group: np.ndarray,
-    edges: Sequence[float],
+    links: Sequence[Link],
     random: np.random.Generator,
     *,
     weight: Tensor | None = None,
 ) -> Chosen:
-    """The features that the evidence of the groups is for, with columns and outputs as they are or by logarithms.
+    """The features that the evidence of the groups is for, with columns and outputs as they are or not.
 
     Each way is followed for a few steps, and the best of them to its end. What is simpler is given up only for
     `CONVINCING` more.
@@ -258,7 +279,7 @@ def choose(
         x: rows `(rows, d)`.
         y: their outputs `(rows,)`.
         group: the group of each row.
-        edges: places that outputs may be log-normal from.
+        links: what outputs may become before they are Gaussian.
         random: decides on samples.
         weight: by which the noise variance of each row is divided; one where None.
     """
@@ -266,8 +287,7 @@ def choose(
     uneven, start = skewed(x, columns.curved), _within(y, group)
     of_columns = [spread_over(x, columns, random)]
     of_columns += [spread_over(x, columns, random, uneven)] if uneven else []
-    of_outputs = [None, *(edged(y, edge) for edge in edges)]
-    ways = [Chosen(features, start, edge, -inf) for edge in of_outputs for features in of_columns]
+    ways = [Chosen(features, start, link, -inf) for link in (None, *links) for features in of_columns]
     best, iterations = ways[0], ITERATIONS
     if len(ways) > 1:
         some = sample(sets, FIRST_ROWS, EVIDENCE_EACH, random)
@@ -284,8 +304,8 @@ def follow(
     """A way after some more iterations, with the evidence for it: that of what outputs become, and their slopes."""
     features, rows = deepcopy(way.features), torch.as_tensor(np.concatenate(sets))
     noise, evidence = fit_features(features, x, way.z(y), sets, way.noise, weight=weight, iterations=iterations)
-    slopes = 0.0 if way.edge is None else float(way.edge.log_slope(y[rows]).sum())
-    return Chosen(features, noise, way.edge, evidence + slopes)
+    slopes = 0.0 if way.link is None else float(way.link.log_slope(y[rows]).sum())
+    return Chosen(features, noise, way.link, evidence + slopes)
 
 
 # The kernels
@@ -399,7 +419,7 @@ def refine(
     *,
     weight: Tensor | None = None,
     strength: float | None = None,
-    edge: Edge | None = None,
+    link: Link | None = None,
 ) -> Refined:
     """The model of a new group: the covariance of groups, and the posterior of w.
 
@@ -412,7 +432,7 @@ def refine(
         random: decides on samples.
         weight: by which the noise variance of each row is divided; one where None.
         strength: c, where it is known; chosen by groups held out where None.
-        edge: of the outputs, where y are logarithms of their distances from it.
+        link: what made y of the outputs, where that is not the outputs themselves.
     """
     some = sample(sets, REFINE_ROWS, REFINE_EACH, random)
     sampled = x[torch.as_tensor(np.concatenate(some)[:4000])]
@@ -441,7 +461,7 @@ def refine(
             spread = steps(spread, residuals(posterior(spread, parts).w), strength)
     w = posterior(spread)
     own = basis @ linalg.cholesky(spread.sigma, what="Sigma")
-    return Refined(hierarchical(features, w, own, spread.noise, sampled, edge), strength)
+    return Refined(hierarchical(features, w, own, spread.noise, sampled, link), strength)
 
 
 def steps(spread: Spread, data: Sequence[Residuals], strength: float) -> Spread:

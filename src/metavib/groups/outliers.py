@@ -14,6 +14,7 @@ learned from them larger, and so look better than they are.
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from metavib import linalg
-from metavib.groups.learning import Aside, Learned, draft, edges, validated
+from metavib.groups.learning import Aside, Learned, draft, links, validated
 from metavib.groups.rows import Block, blocks, members
-from metavib.likelihoods import Gaussian, LogNormal, RealLikelihood
+from metavib.likelihoods import Gaussian, RealLikelihood, Warped
 from metavib.marginals import Marginals, Student
 from metavib.model import Model
 from metavib.priors import FunctionPrior
@@ -107,7 +108,7 @@ def usual(
 def _rests(model: Model, x: Tensor, y: Tensor, group: np.ndarray, weight: Tensor | None) -> Iterator[Rest]:
     weight = torch.ones_like(y) if weight is None else weight
     prior, likelihood = model.prior, model.likelihood
-    assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | LogNormal)
+    assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | Warped)
     for block in blocks(_parts(members(group))):
         real = block.mask > 0
         phi = prior.features_of(Points(block.take(x), real))
@@ -128,7 +129,7 @@ def beyond_reach(
         likelihood: of the model.
         weight: by which the noise variance of each row is divided.
     """
-    assert isinstance(likelihood, Gaussian | LogNormal)
+    assert isinstance(likelihood, Gaussian | Warped)
     off, noise = (likelihood.targets(y) - q.mean).squeeze(-1), likelihood.noise() / weight
     if isinstance(q, Student):
         noise = noise * (q.ratio * q.df / (q.df - 2)).squeeze(-1)
@@ -142,11 +143,12 @@ def learn_from_right_rows(
     *,
     seed: int,
     zero: float,
+    one: float = inf,
     weight: Float[Tensor, " rows"] | None = None,
 ) -> tuple[Learned, np.ndarray]:
     """Learns the prior of a new group as `metavib.groups.learn` does, and again without rows that cannot be right.
 
-    Outputs may have an edge where none is below zero (`metavib.groups.learning.edges`).
+    Outputs may have an edge where none is below zero, and be shares (`metavib.groups.learning.links`).
 
     Args:
         x: standardised columns, in float64.
@@ -154,6 +156,7 @@ def learn_from_right_rows(
         group: the group of each row, numbered from 0.
         seed: of samples and folds.
         zero: where the zero of the table's own units lies among the standardised outputs.
+        one: where their one lies.
         weight: by which the noise variance of each row is divided; one where None.
 
     Returns what was learned, and the rows that were left out, as a mask.
@@ -170,12 +173,12 @@ def learn_from_right_rows(
     # take all rows for as noisy, and that row for right. What it learns then says whether they are wrong.
     weight = torch.ones_like(y) if weight is None else weight
     wrong = _alone(y.numpy())
-    for edge in edges(y, zero):  # skewed outputs are far from others by themselves, and not by their logarithms
-        wrong &= _alone((y - edge).log().numpy())
+    for link in links(y, zero, one):  # skewed outputs are far from others by themselves, and not by their logarithms
+        wrong &= _alone(link.standardise(y).numpy())
     for _ in range(PASSES):
         without, kept = wrong, torch.as_tensor(np.flatnonzero(~wrong))
         number = np.unique(group[~wrong], return_inverse=True)[1]
-        found = draft(x[kept], y[kept], number, seed=seed, edges=edges(y[kept], zero), weight=weight[kept])
+        found = draft(x[kept], y[kept], number, seed=seed, links=links(y[kept], zero, one), weight=weight[kept])
         model = found.refined.model
         wrong = outliers(model, x, y, group, weight, far=FAR * usual(model, x, y, group, weight))
         if (wrong == without).all():

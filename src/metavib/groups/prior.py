@@ -8,9 +8,9 @@ $$f \sim GP(\phi(x)^\top \hat w,\; z(x)^\top z(x')), \qquad
 z(x) = [\phi(x),\, \psi(x)]\, R, \qquad R R^\top = \begin{pmatrix} V & \\ & \Sigma \end{pmatrix}.$$
 
 This is eq. 33. In the one bound this is a choice of prior alone: encoder (exact sites) and likelihood (Gaussian, or
-log-normal where outputs have an edge) are those of GP-VIB, and a posterior given some rows is that of
-`metavib.posteriors`, primal or dual, of constant size and additive. No rows give the prior, which is what is known of a
-group before its first row.
+log-normal or logit-normal where outputs have an edge or a band) are those of GP-VIB, and a posterior given some rows is
+that of `metavib.posteriors`, primal or dual, of constant size and additive. No rows give the prior, which is what is
+known of a group before its first row.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ from metavib.encoders import ExactSites
 from metavib.groups.evidence import Shared
 from metavib.groups.features import Features, Sizes
 from metavib.kernels import Given
-from metavib.likelihoods import Gaussian, LogNormal
+from metavib.likelihoods import Gaussian, LogitNormal, LogNormal, Warped
 from metavib.methods import gp_vib
 from metavib.model import Model
 from metavib.networks import Backbone
 from metavib.networks.layers import Positive
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Inputs
-from metavib.tasks.scaling import Edge
+from metavib.tasks.scaling import Band, Edge, Link
 
 NEGLIGIBLE = 1e-5  # directions that add less than this share of the noise variance to a prediction are left out of z
 BODY = "prior.network.body."  # where the tensors of a `Hierarchy` stand among those of its model
@@ -71,26 +71,29 @@ class Hierarchy(Backbone):
         return torch.cat([torch.cat([phi, psi], -1) @ self.root, (phi @ self.w).unsqueeze(-1)], -1)
 
 
-def empty(sizes: Sizes, rank: int, edge: Edge | None = None, freedom: Tensor | None = None) -> Model:
+def empty(sizes: Sizes, rank: int, link: Link | None = None, freedom: Tensor | None = None) -> Model:
     """A model of the shape that `hierarchical` makes, before anything is known."""
-    return gp_vib(Hierarchy(sizes, rank), Given(freedom), ExactSites(), likelihood(1.0, edge)).double()
+    return gp_vib(Hierarchy(sizes, rank), Given(freedom), ExactSites(), likelihood(1.0, link)).double()
 
 
-def likelihood(noise: float, edge: Edge | None) -> Gaussian | LogNormal:
-    """The noise of a group's outputs: Gaussian, or log-normal where they have an edge."""
+def likelihood(noise: float, link: Link | None) -> Gaussian | Warped:
+    """The noise of a group's outputs: Gaussian, log-normal where they have an edge, or logit-normal in a band."""
     noise = max(noise, 2 * FLOOR)
-    if edge is None:
+    if link is None:
         return Gaussian(noise, floor=FLOOR).double()
-    found = LogNormal(noise, floor=FLOOR).double()
-    for name, value in edge._asdict().items():
+    found = (LogNormal if isinstance(link, Edge) else LogitNormal)(noise, floor=FLOOR).double()
+    for name, value in link._asdict().items():
         found.get_buffer(name).copy_(value)
     return found
 
 
-def edge_of(model: Model) -> Edge | None:
-    """The edge of a model's outputs, where they have one."""
+def link_of(model: Model) -> Link | None:
+    """The edge or the band of a model's outputs, where they have one."""
     found = model.likelihood
-    return Edge(*(found.get_buffer(name) for name in Edge._fields)) if isinstance(found, LogNormal) else None
+    if not isinstance(found, Warped):
+        return None
+    kind = Edge if isinstance(found, LogNormal) else Band
+    return kind(*(found.get_buffer(name) for name in kind._fields))
 
 
 def like(state: Mapping[str, Tensor]) -> Model:
@@ -129,13 +132,14 @@ def like(state: Mapping[str, Tensor]) -> Model:
     warped = indices("warped") if f"{BODY}phi.warped" in state else 0
     points, own_points = (shape(f"{BODY}phi.{name}", 2)[0] for name in ("points", "own_points"))
     sizes = Sizes(columns, curved, varying, own_curved, points, own_points, warped)
-    edge = Edge(*torch.ones(4, dtype=torch.float64)) if "likelihood.edge" in state else None
+    kind = Edge if "likelihood.edge" in state else Band if "likelihood.first" in state else None
+    link = None if kind is None else kind(*torch.ones(len(kind._fields), dtype=torch.float64))
     freedom = None
     if FREEDOM in state:
         if shape(FREEDOM) != (2,) or not bool((state[FREEDOM] > 2).all()):
             raise ValueError(f"{FREEDOM} is not two numbers above 2")
         freedom = torch.ones(2, dtype=torch.float64)
-    return empty(sizes, shape(f"{BODY}root", 2)[1], edge, freedom)
+    return empty(sizes, shape(f"{BODY}root", 2)[1], link, freedom)
 
 
 @torch.no_grad()
@@ -145,7 +149,7 @@ def hierarchical(
     own: Float[Tensor, "m q"],
     noise: float,
     sample: Float[Tensor, "rows d"],
-    edge: Edge | None = None,
+    link: Link | None = None,
 ) -> Model:
     r"""GP-VIB under the prior of a new group.
 
@@ -155,7 +159,7 @@ def hierarchical(
         own: $\Sigma^{1/2}$.
         noise: variance of the outputs around a group's function.
         sample: inputs over which a direction must matter to be kept in z.
-        edge: of the outputs, where these are log-normal around a group's function.
+        link: the edge or the band of the outputs, where these are log-normal or logit-normal around the function.
 
     Example:
         A constant of 2 that all groups share, all but known, and a level and a line of each group.
@@ -185,7 +189,7 @@ def hierarchical(
     backbone.phi.load_state_dict(features.state_dict())
     backbone.w.copy_(shared.w)
     backbone.root.copy_(root)
-    model.likelihood = likelihood(noise, edge)
+    model.likelihood = likelihood(noise, link)
     return model.requires_grad_(False).eval()
 
 
@@ -201,7 +205,7 @@ def widened(model: Model, factor: float, freedom: tuple[float, float]) -> Model:
     backbone, noise = _hierarchy(model), model.likelihood.noise
     assert isinstance(noise, Positive)
     backbone.root.mul_(factor**0.5)
-    model.likelihood = likelihood(factor * float(noise()), edge_of(model))
+    model.likelihood = likelihood(factor * float(noise()), link_of(model))
     model.prior.kernel = Given(torch.tensor(freedom, dtype=torch.float64))
     return model.requires_grad_(False).eval()
 
@@ -215,11 +219,13 @@ def lifted(model: Model, lift: float) -> Model:
 
 
 def logarithms(model: Model) -> str:
-    """Of what logarithms are taken, in a sentence; nothing where of none."""
-    sizes, edge = _hierarchy(model).phi.sizes, edge_of(model)
-    of = ["the outputs"] if edge is not None else []
+    """Of what logarithms and logits are taken, in a sentence each; nothing where of none."""
+    sizes, link = _hierarchy(model).phi.sizes, link_of(model)
+    of = ["the outputs"] if isinstance(link, Edge) else []
     of += [f"{sizes.warped} of {sizes.columns} columns"] if sizes.warped else []
-    return f"Logarithms are taken of {' and of '.join(of)}." if of else ""
+    said = [f"Logarithms are taken of {' and of '.join(of)}."] if of else []
+    said += ["Logits are taken of the outputs, which lie between 0 and 1."] if isinstance(link, Band) else []
+    return " ".join(said)
 
 
 def _hierarchy(model: Model) -> Hierarchy:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from metavib.groups.prior import lifted
-from metavib.likelihoods import Gaussian, LogNormal
+from metavib.likelihoods import Gaussian, Warped
 from metavib.marginals import Normal, Student
 from metavib.model import Model
 from metavib.tasks.inputs import Points
@@ -130,7 +130,7 @@ def _predicted(
     real = torch.arange(longest) < torch.tensor([len(o) - known for o in orders])[:, None]
     all_real, at = torch.ones(support.shape, dtype=torch.bool), Points(x[query], real)
     likelihood, w = model.likelihood, weight[support]
-    assert isinstance(likelihood, Gaussian | LogNormal)
+    assert isinstance(likelihood, Gaussian | Warped)
     known_rows = Examples(x[support], y[support], all_real)
     q = model.encoder(known_rows, at, model.prior, likelihood, weight=w).marginals()
     mean, _ = likelihood.predict(q)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from metavib.groups.report import GROUPS, KNOWN, Held
 from metavib.groups.rows import block
-from metavib.likelihoods import Gaussian, LogNormal
+from metavib.likelihoods import Gaussian, Warped
 from metavib.posteriors.functions import Dual, Primal
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
@@ -135,7 +135,7 @@ def residuals(held: Held, x: Tensor, y: Tensor, weight: Tensor, known: int, rand
     Of a group all rows left out of learning are asked for, and some of the others. They count as if these were all.
     """
     model, likelihood = held.model, held.model.likelihood
-    assert isinstance(likelihood, Gaussian | LogNormal)
+    assert isinstance(likelihood, Gaussian | Warped)
     support, asked, shares = [], [], []
     for rows, aside in zip(held.groups[:GROUPS], held.aside[:GROUPS], strict=True):
         order = random.permutation(rows)

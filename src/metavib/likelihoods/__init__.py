@@ -8,6 +8,7 @@ predictions are judged by; and its predictions.
 | --- | --- | --- | --- |
 | `Gaussian` | real | 1 | closed form |
 | `LogNormal` | real, on one side of an edge: positive, skewed | 1 | closed form |
+| `LogitNormal` | real, between two ends: shares | 1 | closed form |
 | `StudentT` | real, with outliers | 1 | over the mixing variable of the t distribution |
 | `Poisson` | counts | 1 | around the mode of the integrand |
 | `Bernoulli` | two classes | 1 | a mixture of probit functions |
@@ -25,6 +26,8 @@ from metavib.likelihoods.likelihood import ClassLikelihood as ClassLikelihood
 from metavib.likelihoods.likelihood import Likelihood as Likelihood
 from metavib.likelihoods.likelihood import RealLikelihood as RealLikelihood
 from metavib.likelihoods.real import Gaussian as Gaussian
+from metavib.likelihoods.real import LogitNormal as LogitNormal
 from metavib.likelihoods.real import LogNormal as LogNormal
 from metavib.likelihoods.real import Poisson as Poisson
 from metavib.likelihoods.real import StudentT as StudentT
+from metavib.likelihoods.real import Warped as Warped

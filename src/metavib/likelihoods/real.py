@@ -1,5 +1,7 @@
-"""Likelihoods of real outputs and of counts: Gaussian, log-normal, Student-t and Poisson."""
+"""Likelihoods of real outputs and of counts: Gaussian, log-normal, logit-normal, Student-t and Poisson."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from math import ceil, exp, lgamma, log, log1p, pi, sqrt
 
 import numpy as np
@@ -12,8 +14,9 @@ from metavib.linalg import root
 from metavib.marginals import Marginals, Nodes, Normal, Student
 from metavib.networks.layers import Positive, lift
 from metavib.random import Noise
-from metavib.tasks.scaling import Edge
+from metavib.tasks.scaling import Band, Edge, Link
 
+SHARE_NODES = 100  # an error below 1e-6 for standard deviations of a logit up to 10
 POISSON_NODES = 48  # an error below 1e-6 nats for counts up to millions and variances up to 9
 BEYOND, RARE = 2.0, 2.0  # how much further from its edge than any seen, and how rare, a log-normal output is in a mean
 STEEPEST = 30.0  # e^30 times a count is beyond any rate
@@ -118,16 +121,96 @@ class Gaussian(RealLikelihood):
         return torch.special.ndtr((y - f.squeeze(-1)) / lift(self.noise(), 1).sqrt())
 
 
-class LogNormal(RealLikelihood):
+class Warped(RealLikelihood, ABC):
+    r"""$p(y \mid f) = N(z \mid f, \sigma^2)\, dz/dy$ with $z = t(y)$: a Gaussian likelihood of what outputs become.
+
+    The exact posterior of f, and every expectation under it, keeps its closed form; quantiles are those of z, brought
+    back. What is left to say of a t is what makes z of y (`units`), and mean and variance of y itself (`moments_of`).
+
+    Args:
+        noise: starting value of the variance of z.
+        kind: of t.
+        units: the numbers that it depends on.
+        floor: lower bound of the variance.
+
+    Example:
+        >>> from metavib.likelihoods import LogitNormal, LogNormal, Warped
+        >>> [issubclass(kind, Warped) for kind in (LogNormal, LogitNormal)]
+        [True, True]
+    """
+
+    def __init__(self, noise: float, kind: type[Edge] | type[Band], units: Sequence[float], *, floor: float) -> None:
+        super().__init__()
+        self.normal = Gaussian(noise, floor=floor)
+        self._kind = kind
+        for name, value in zip(kind._fields, units, strict=True):
+            self.register_buffer(name, torch.tensor(float(value)))
+
+    @property
+    def noise(self) -> Positive:
+        """The variance of z."""
+        return self.normal.noise
+
+    @property
+    def units(self) -> Link:
+        """What makes z of y, with a dimension for the points of a task."""
+        return self._kind(*(lift(self.get_buffer(name), 1) for name in self._kind._fields))
+
+    @abstractmethod
+    def moments_of(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y where z has a Gaussian distribution."""
+
+    def targets(self, y: Tensor) -> Tensor:
+        """z, which is on the scale of f."""
+        return self.units.standardise(y).unsqueeze(-1)
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        r"""$\log N(z \mid f, \sigma^2) + \log dz/dy$."""
+        return self.normal.log_prob(f, self.units.standardise(y)) + self.units.log_slope(y)
+
+    def expected_log_prob(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """That of a Gaussian at z, and the slope."""
+        return self.normal.expected_log_prob(q, self.units.standardise(y)) + self.units.log_slope(y)
+
+    def log_predictive(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """That of a Gaussian at z, and the slope."""
+        return self.normal.log_predictive(q, self.units.standardise(y)) + self.units.log_slope(y)
+
+    def predict(self, q: Marginals, noise: Noise = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y, for a Normal q; for a Student q those of a Normal of the same scale.
+
+        A log-normal output with the tails of Student's t has no mean.
+        """
+        if not isinstance(q, Normal | Student):
+            return super().predict(q, noise)
+        return self.moments_of(*self.normal.predict_scale(q))
+
+    def predictive_cdf(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """That of a Gaussian at z; 0 below all that outputs may be, and 1 above."""
+        return self.units.within(self.normal.predictive_cdf(q, self.units.standardise(y)), y)
+
+    def predictive_quantile(self, q: Normal | Student, p: float) -> Tensor:
+        """That of z, brought back."""
+        return self.units.restore(self.normal.predictive_quantile(q, p))
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y."""
+        return self.moments_of(*self.normal.moments(f))
+
+    def cdf(self, f: Tensor, y: Tensor) -> Tensor:
+        """That of a Gaussian at z; 0 below all that outputs may be, and 1 above."""
+        return self.units.within(self.normal.cdf(f, self.units.standardise(y)), y)
+
+
+class LogNormal(Warped):
     r"""Outputs on one side of an edge, whose distance from it has a Gaussian logarithm: positive or skewed outputs.
 
-    With $z = (\log|y - e| - c) / b$ (`metavib.tasks.scaling.Edge`) it is $p(y \mid f) = N(z \mid f, \sigma^2)\, dz/dy$:
-    a Gaussian likelihood of z, so that the exact posterior of f, and every expectation under it, keeps its closed form.
-    Quantiles are those of z, brought back. Means and variances are those of y itself, $E[y \mid f] = e \pm e^{c + b f +
-    b^2 \sigma^2 / 2}$, except that in them an output that is both rare (`RARE` deviations of z) and `BEYOND` times
-    further from the edge than any that was seen counts as no further: where little is known, the mean of a log-normal
-    distribution is made by its rarest outputs, and grows without end. Real outputs have fewer of these than a
-    logarithm promises, so that what is predicted may be told to lie between median and mean (the buffer `lift`).
+    Here $z = (\log|y - e| - c) / b$ (`metavib.tasks.scaling.Edge`). Means and variances are those of y itself,
+    $E[y \mid f] = e \pm e^{c + b f + b^2 \sigma^2 / 2}$, except that in them an output that is both rare (`RARE`
+    deviations of z) and `BEYOND` times further from the edge than any that was seen counts as no further: where little
+    is known, the mean of a log-normal distribution is made by its rarest outputs, and grows without end. Real outputs
+    have fewer of these than a logarithm promises, so that what is predicted may be told to lie between median and mean
+    (the buffer `lift`).
 
     Args:
         noise: starting value of the variance of z.
@@ -147,10 +230,6 @@ class LogNormal(RealLikelihood):
         (1.65, 1.0)
     """
 
-    edge: Tensor
-    centre: Tensor
-    spread: Tensor
-    furthest: Tensor
     lift: Tensor
 
     def __init__(
@@ -161,67 +240,18 @@ class LogNormal(RealLikelihood):
         floor: float = 1e-3,
         lift: float = 1.0,
     ) -> None:
-        super().__init__()
-        self.normal = Gaussian(noise, floor=floor)
+        super().__init__(noise, Edge, edge, floor=floor)
         self.register_buffer("lift", torch.tensor(lift))
-        for name, value in zip(Edge._fields, edge, strict=True):
-            self.register_buffer(name, torch.tensor(float(value)))
 
-    @property
-    def noise(self) -> Positive:
-        """The variance of z."""
-        return self.normal.noise
-
-    @property
-    def units(self) -> Edge:
-        """What makes z of y, with a dimension for the points of a task."""
-        return Edge(*(lift(buffer, 1) for buffer in (self.edge, self.centre, self.spread, self.furthest)))
-
-    def targets(self, y: Tensor) -> Tensor:
-        """z, which is on the scale of f."""
-        return self.units.standardise(y).unsqueeze(-1)
-
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        r"""$\log N(z \mid f, \sigma^2) + \log dz/dy$."""
-        return self.normal.log_prob(f, self.units.standardise(y)) + self.units.log_slope(y)
-
-    def expected_log_prob(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
-        """That of a Gaussian at z, and the slope."""
-        return self.normal.expected_log_prob(q, self.units.standardise(y)) + self.units.log_slope(y)
-
-    def log_predictive(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
-        """That of a Gaussian at z, and the slope."""
-        return self.normal.log_predictive(q, self.units.standardise(y)) + self.units.log_slope(y)
-
-    def predict(self, q: Marginals, noise: Noise = None) -> tuple[Tensor, Tensor]:
-        """Mean and variance of a log-normal distribution; for a Student q, whose tails have none, of that scale."""
-        if not isinstance(q, Normal | Student):
-            return super().predict(q, noise)
-        return self._moments(*self.normal.predict_scale(q))
-
-    def predictive_cdf(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
-        """That of a Gaussian at z; 0 below an edge and 1 above one."""
-        return self._within(self.normal.predictive_cdf(q, self.units.standardise(y)), y)
-
-    def predictive_quantile(self, q: Normal | Student, p: float) -> Tensor:
-        """That of a Gaussian, brought back."""
-        return self.units.restore(self.normal.predictive_quantile(q, p))
-
-    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of a log-normal distribution."""
-        return self._moments(*self.normal.moments(f))
-
-    def cdf(self, f: Tensor, y: Tensor) -> Tensor:
-        """That of a Gaussian at z; 0 below an edge and 1 above one."""
-        return self._within(self.normal.cdf(f, self.units.standardise(y)), y)
-
-    def _moments(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    def moments_of(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         r"""Of $e \pm \min(D, e^k)$ with $\log D \sim N(m, s^2)$, $m = c + b\mu$, $s^2 = b^2 v$.
 
         $$E[\min(D, e^k)^j] = e^{j m + j^2 s^2 / 2}\, \Phi\big(\tfrac{k - m}{s} - j s\big)
         + e^{j k}\, \Phi\big(\tfrac{m - k}{s}\big)$$
         """
-        (edge, centre, spread, furthest), place = self.units, lift(self.lift, 1)
+        units, place = self.units, lift(self.lift, 1)
+        assert isinstance(units, Edge)
+        edge, centre, spread, furthest = units
         m, s2 = centre + spread * mean, spread.square() * var
         s = s2.clamp(min=1e-12).sqrt()
         k = (furthest + log(BEYOND)).maximum(m + RARE * s)
@@ -237,9 +267,58 @@ class LogNormal(RealLikelihood):
         point = (place * first.log() + (1 - place) * m).exp()
         return edge + spread.sign() * point, variance
 
-    def _within(self, p: Tensor, y: Tensor) -> Tensor:
-        units = self.units
-        return torch.where(units.distance(y) > 0, p, (units.spread < 0).to(p.dtype))
+
+class LogitNormal(Warped):
+    r"""Outputs between two ends, whose logit is Gaussian: shares.
+
+    Here $z = (\log(y - l) - \log(h - y) - c) / b$ (`metavib.tasks.scaling.Band`). What is predicted never leaves the
+    band from l to h: means and variances are those of y itself, $l + (h - l)\, E[1 / (1 + e^{-c - b z})]$.
+
+    Args:
+        noise: starting value of the variance of z.
+        band: l, h, c, b, and the places that outputs exactly at l and at h count as; l and h where there are none.
+        floor: lower bound of the variance.
+
+    Example:
+        Where all is possible, the mean of a share is drawn from its median towards a half.
+
+        >>> import torch
+        >>> from metavib.likelihoods import LogitNormal
+        >>> from metavib.marginals import Normal
+        >>> likelihood, q = LogitNormal(1.0), Normal(torch.full((1, 1), 2.0), torch.full((1, 1), 8.0))
+        >>> round(likelihood.predict(q)[0].item(), 2), round(likelihood.predictive_quantile(q, 0.5).item(), 2)
+        (0.72, 0.88)
+        >>> [round(likelihood.predictive_quantile(q, p).item(), 3) for p in (0.05, 0.95)]
+        [0.05, 0.999]
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        noise: float = 1.0,
+        *,
+        band: tuple[float, ...] = (0.0, 1.0, 0.0, 1.0, 0.0, 1.0),
+        floor: float = 1e-3,
+    ) -> None:
+        super().__init__(noise, Band, band, floor=floor)
+
+    def moments_of(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Of $l + (h - l) / (1 + e^{-c - b z})$, by the trapezoidal rule over the standard normal density.
+
+        The second moment is taken around the median, so that no large numbers cancel where little is uncertain.
+        """
+        low, high, centre, spread, *_ = self.units
+        median, s = torch.sigmoid(centre + spread * mean), spread * root(var)
+        edge = torch.full_like(mean[..., :1], (2 * quadrature.NEGLIGIBLE) ** 0.5)
+        x, _ = quadrature.trapezoid(-edge, edge, SHARE_NODES)
+        first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+        for at, weight in zip(x, (-0.5 * x * x).softmax(0), strict=True):
+            off = torch.sigmoid(centre + spread * mean + s * at) - median
+            first, second = first + weight * off, second + weight * off.square()
+        width = high - low
+        return low + width * (median + first), width.square() * (second - first.square()).clamp(min=0)
 
 
 class StudentT(RealLikelihood):

@@ -111,6 +111,10 @@ class Edge(NamedTuple):
         """From the edge, negative beyond it."""
         return (y - self.edge) * self.spread.sign()
 
+    def within(self, p: Tensor, y: Tensor) -> Tensor:
+        """Probabilities of outputs up to y: p where y is on the right side of the edge, and 0 below or 1 above it."""
+        return torch.where(self.distance(y) > 0, p, (self.spread < 0).to(p.dtype))
+
 
 def edged(y: Tensor, edge: float) -> Edge:
     """Learns the mean and deviation of logarithms from numbers `y (n,)`, all of them on one side of an edge."""
@@ -119,6 +123,83 @@ def edged(y: Tensor, edge: float) -> Edge:
     logs = (side * distance).log()
     spread = logs.std(correction=0).clamp(min=1e-6)
     return Edge(torch.full_like(spread, edge), logs.mean(), side * spread, logs.max())
+
+
+class Band(NamedTuple):
+    r"""Numbers between two ends, by their logits: $z = (\log(y - l) - \log(h - y) - c) / b$ with $l < y < h$.
+
+    Shares lie between 0 and 1. z has mean 0 and variance 1, and may be any real number. Where outputs lie exactly at an
+    end, as shares that were rounded do, they count as `first` or `last`: half as far from it as the nearest of the
+    others. What comes back from beyond these is the end itself. Where none was seen there, they are the ends.
+
+    Example:
+        >>> shares = banded(torch.tensor([0.1, 0.5, 0.9]), 0.0, 1.0)
+        >>> z = shares.standardise(torch.tensor([0.1, 0.5, 0.99]))
+        >>> [round(v, 3) for v in z.tolist()], [round(v, 3) for v in shares.restore(z).tolist()]
+        ([-1.225, 0.0, 2.561], [0.1, 0.5, 0.99])
+        >>> rounded = banded(torch.tensor([0.0, 0.2, 0.5, 0.9]), 0.0, 1.0)
+        >>> round(rounded.first.item(), 2), rounded.restore(torch.tensor(-9.0)).item()
+        (0.1, 0.0)
+    """
+
+    low: Tensor
+    high: Tensor
+    centre: Tensor
+    spread: Tensor
+    first: Tensor
+    last: Tensor
+
+    def standardise(self, y: Tensor) -> Tensor:
+        """z of y."""
+        inside = self._inside(y)
+        return ((inside - self.low).log() - (self.high - inside).log() - self.centre) / self.spread
+
+    def restore(self, z: Tensor) -> Tensor:
+        """y of z, which is between the ends for any z."""
+        y = self._between(z)
+        return torch.where(y <= self.first, self.low, torch.where(y >= self.last, self.high, y))
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        r"""$\log dz/dy$, which is added to a log density of z to make it one of y; $-\infty$ beyond the ends."""
+        inside = self._inside(y)
+        slope = (self.high - self.low).log() - (inside - self.low).log() - (self.high - inside).log()
+        below, above = self._beyond(y)
+        return (slope - self.spread.log()).masked_fill(below | above, float("-inf"))
+
+    def within(self, p: Tensor, y: Tensor) -> Tensor:
+        """Probabilities of outputs up to y: p where y is between the ends, 0 below them, 1 from the upper one on."""
+        below, _ = self._beyond(y)
+        return torch.where(y >= self.high, 1.0, p).masked_fill(below, 0.0)
+
+    def _between(self, z: Tensor | float) -> Tensor:
+        return self.low + (self.high - self.low) * torch.sigmoid(self.centre + self.spread * z)
+
+    def _inside(self, y: Tensor) -> Tensor:
+        """y, or the nearest number whose logit is one."""
+        nearest, furthest = self._between(-NEAREST), self._between(NEAREST)
+        return y.maximum(self.first.maximum(nearest)).minimum(self.last.minimum(furthest))
+
+    def _beyond(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether y is below the band, and whether it is above: an end is where no output was seen at it."""
+        below = torch.where(self.first > self.low, y < self.low, y <= self.low)
+        return below, torch.where(self.last < self.high, y > self.high, y >= self.high)
+
+
+def banded(y: Tensor, low: float, high: float) -> Band:
+    """Learns the mean and deviation of logits from numbers `y (n,)` between two ends, some of them inside."""
+    ends = torch.full_like(y[0], low), torch.full_like(y[0], high)
+    first, last = ends
+    if bool((y <= low).any()):
+        first = low + (y[y > low].min() - low) / 2
+    if bool((y >= high).any()):
+        last = high - (high - y[y < high].max()) / 2
+    inside = y.maximum(first).minimum(last)
+    logits = (inside - low).log() - (high - inside).log()
+    return Band(*ends, logits.mean(), logits.std(correction=0).clamp(min=1e-6), first, last)
+
+
+Link = Edge | Band
+"""What outputs become, where these are not Gaussian as they are."""
 
 
 class Scaling(NamedTuple):

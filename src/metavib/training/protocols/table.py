@@ -265,8 +265,8 @@ class Table(Experiment):
         options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
         if isinstance(self._likelihood, ClassLikelihood):
             return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), 0
-        zero = float(self.scaling.y.standardise(torch.zeros(())))
-        (model, report), left_out = learn_from_right_rows(x, y, **options, zero=zero)
+        zero, one = self.scaling.y.standardise(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+        (model, report), left_out = learn_from_right_rows(x, y, **options, zero=zero, one=one)
         return Learned(model, report.scaled(float(self.scaling.y.scale))), int(left_out.sum())
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
