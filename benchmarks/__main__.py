@@ -2,6 +2,8 @@
 
 `python -m benchmarks tables`: how good its predictions are on real tables of many groups (`benchmarks.tables`).
 `python -m benchmarks images`: how good they are on folders of pictures, with all defaults (`benchmarks.images`).
+`python -m benchmarks embeddings`: new classes by features of a frozen network (`benchmarks.embeddings`).
+`python -m benchmarks temperatures`: how two choices about temperatures were made (`benchmarks.temperatures`).
 `python -m benchmarks when-not`: where to take something else (`benchmarks.when_not`).
 `python -m benchmarks figures`: draws the figures of the documentation from the results (`benchmarks.figures`).
 `python -m benchmarks serve`: the service under load, and under faults (`benchmarks.serve`).
@@ -68,6 +70,14 @@ if __name__ == "__main__":
         from benchmarks.images import main as images
 
         images(sys.argv[2:])
+    elif sys.argv[1:2] == ["embeddings"]:
+        from benchmarks.embeddings import main as embeddings
+
+        embeddings(sys.argv[2:])
+    elif sys.argv[1:2] == ["temperatures"]:
+        from benchmarks.temperatures import main as temperatures
+
+        temperatures(sys.argv[2:])
     elif sys.argv[1:2] == ["serve"]:
         from benchmarks.serve.__main__ import main as serve
 

@@ -16,7 +16,7 @@ are of one training.
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,20 +123,36 @@ def bundled(name: str, root: Path) -> list[dict[str, Any]]:
     learner = Learner.from_pretrained("characters")
     x = {label: learner.preparation.inputs(paths) for label, paths in files.items()}
     bare = Learner(learner.trained.model, temperature=learner.trained.temperature)  # takes what is prepared already
-    ways, rng, rows = min(5, len(files) // 3), np.random.default_rng(0), []
+    rng, rows = np.random.default_rng(0), []
     for shots in (1, 5):
-        found, truth = [], torch.arange(ways).repeat_interleave(QUERIES)
-        for _ in range(TASKS):
-            chosen = {c: x[c][rng.permutation(len(x[c]))] for c in rng.permutation(list(x))[:ways].tolist()}
-            labels = [label for label in chosen for _ in range(shots)]
-            task = bare.adapt((torch.cat([v[:shots] for v in chosen.values()]), labels), classes=list(chosen))
-            query = torch.cat([v[shots : shots + QUERIES] for v in chosen.values()])
-            prediction = task.predict(query)
-            assert isinstance(prediction, ClassPrediction)
-            found.append(prediction.probabilities)
-        p, y = torch.stack(found), truth.expand(TASKS, -1)
+        p, y, _ = on_tasks(bare, x, shots, rng)
         rows.append(_row(name, BUNDLED, {"shots": shots, "metrics": report(p, y, torch.ones_like(y).bool())}, None))
     return rows
+
+
+def on_tasks(
+    learner: Learner, x: Mapping[str, torch.Tensor], shots: int, rng: np.random.Generator, *, tasks: int = TASKS
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Probabilities, labels and inputs at the queries of tasks of five classes, or of a third of the classes.
+
+    Args:
+        learner: to adapt to each task.
+        x: pictures of each class, as the learner takes them.
+        shots: pictures of each class of a task to learn from.
+        rng: draws the tasks.
+        tasks: how many.
+    """
+    ways = min(5, len(x) // 3)
+    found, at, truth = [], [], torch.arange(ways).repeat_interleave(QUERIES)
+    for _ in range(tasks):
+        chosen = {c: x[c][rng.permutation(len(x[c]))] for c in rng.permutation(list(x))[:ways].tolist()}
+        labels = [label for label in chosen for _ in range(shots)]
+        task = learner.adapt((torch.cat([v[:shots] for v in chosen.values()]), labels), classes=list(chosen))
+        at.append(torch.cat([v[shots : shots + QUERIES] for v in chosen.values()]))
+        prediction = task.predict(at[-1])
+        assert isinstance(prediction, ClassPrediction)
+        found.append(prediction.probabilities)
+    return torch.stack(found), truth.expand(tasks, -1), torch.stack(at)
 
 
 def _on_embeddings(name: str, config: Any, folder: Path) -> list[dict[str, Any]]:

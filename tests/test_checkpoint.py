@@ -13,6 +13,7 @@ from metavib.files import read_tensors, write_tensors
 from metavib.random import seeded
 from metavib.training import build, checkpoint, run_folder
 from metavib.training import loop as train
+from metavib.training.metrics import Temperature
 
 FORMAT = checkpoint.FORMAT
 
@@ -189,3 +190,10 @@ def test_buffers_are_saved_with_the_weights(tmp_path):
     checkpoint.save(tmp_path / "m", config, 1, 0.0, model)
     restored = dict(checkpoint.restore_model(checkpoint.load(tmp_path / "m")).named_buffers())
     assert all(torch.equal(restored[name], b) for name, b in averages.items())
+
+
+@pytest.mark.parametrize("slope", [(), (0.25, -1e-3)])
+def test_a_temperature_comes_back_as_it_was(slope):
+    known = Temperature((1, 5), (1.5, 0.1 + 0.2), slope)
+    header = checkpoint.header(tiny.sinusoid(), 3, 0.5, known)
+    assert checkpoint.described({}, header).temperature == known

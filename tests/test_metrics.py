@@ -150,7 +150,18 @@ def test_temperatures_are_refused_where_they_make_no_sense():
     for shots, values in (((), ()), ((1, 5), (1.0,)), ((5, 1), (1.0, 2.0)), ((0,), (1.0,)), ((1,), (-1.0,))):
         with pytest.raises(ValueError, match="temperature"):
             metrics.Temperature(shots, values)
+    with pytest.raises(ValueError, match="finite"):
+        metrics.Temperature(slope=(float("nan"), 0.0))
     assert metrics.PLAIN.plain and metrics.PLAIN.at(7) == 1.0
+
+
+def test_a_point_has_a_temperature_of_its_own_by_its_features_within_reach():
+    """exp(b phi + b_0), of which the logarithm is kept within REACH; the last number of the slope is b_0."""
+    known = metrics.Temperature(slope=(0.1, -0.2, 0.05))
+    phi = torch.tensor([[[1.0, 2.0], [0.0, 0.0], [100.0, 0.0], [0.0, 100.0]]], dtype=torch.float64)
+    wanted = np.exp([0.1 - 0.4 + 0.05, 0.05, metrics.REACH, -metrics.REACH])
+    np.testing.assert_allclose(known.factor(phi)[0, :, 0].numpy(), wanted, rtol=1e-12)
+    assert not known.plain and known.at(3) == 1.0
 
 
 def test_a_cautious_temperature_is_as_certain_as_so_many_trials_allow():

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 from metavib import Learner
 from metavib.adapt import pretrained
 from metavib.adapt.file import run_of
+from metavib.data.embeddings import read_vectors
 from metavib.files import read_tensors
 from metavib.training import run_folder
 from program import done, predicted, refused
@@ -120,11 +121,28 @@ def test_a_folder_of_ones_own_comes_before_a_model_of_the_same_name(tmp_path, mo
     assert pretrained.folder("elsewhere").name == "elsewhere"
 
 
-def test_probabilities_are_calibrated_by_the_temperature_of_so_many_pictures():
+def test_probabilities_are_calibrated_by_the_temperature_of_so_many_pictures_and_of_the_picture():
+    """By hand from those without a temperature; the same from a task by itself and from many side by side."""
     learner = Learner.from_pretrained("characters")
     plain = Learner(learner.trained.model, preparation=learner.preparation)
+    known, query = learner.trained.temperature, [drawing(0, 9, "chalk"), drawing(1, 9, "felt")]
+    factor = known.factor(learner.trained.all_features(learner.preparation.inputs(query)))
+    assert (factor != 1).all() and factor[0] != factor[1]
     for shots in (1, 5):
         support = {c: [drawing(c, i, "ink") for i in range(shots)] for c in range(3)}
-        p, raw = (t.adapt(support).predict([drawing(0, 9, "chalk")]).probabilities for t in (learner, plain))
-        warm = raw.log() / learner.trained.temperature.at(shots)
+        p, raw = (t.adapt(support).predict(query).probabilities for t in (learner, plain))
+        warm = raw.log() / (known.at(shots) * factor)
         torch.testing.assert_close(p, warm.softmax(-1))
+        points = [one for pictures in support.values() for one in pictures], np.repeat(list(support), shots)
+        many = learner.adapt_many(points, ["a"] * len(points[1]))
+        torch.testing.assert_close(many.predict(query, ["a", "a"]).probabilities, p)
+
+
+def test_a_model_embeds_a_folder_by_its_name(folders, monkeypatch):
+    """Features are those that its own learner has of the same pictures, brought to ink as they are there."""
+    monkeypatch.chdir(folders)
+    done("embed", "characters", "images", "--root", "support", "--no-split", "--out", "new.npz")
+    found, learner = read_vectors("new.npz"), Learner.from_pretrained("characters")
+    files = [f"support/shape {c}/{i}.png" for c in range(4) for i in range(2)]
+    wanted = learner.trained.all_features(learner.preparation.inputs(files))
+    torch.testing.assert_close(found.images, wanted.float(), rtol=2e-3, atol=2e-3)  # stored in half precision

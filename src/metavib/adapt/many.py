@@ -299,7 +299,9 @@ class Predictors(Mapping[Hashable, Predictor]):
         asked_of: list[tuple[TaskMemory | Batch, list[int]]] = [*memories, *points]
         warm = not trained.temperature.plain  # only then it matters how many points a class has
         shots = {i: _shots(what) for what, rows in asked_of for i in rows} if warm else {}
-        return order.sort().values, trained.prediction(whole, classes, noise, shots=[shots[i] for i in sorted(shots)])
+        at = order.sort().values
+        of_each: Any = {"shots": [shots[i] for i in sorted(shots)], "phi": trained.kind_of(inputs[at])}
+        return at, trained.prediction(whole, classes, noise, **of_each)
 
     def _joined(self, found: list[tuple[Tensor, Prediction]], rows: int) -> ClassPrediction:
         """One prediction over the classes of all tasks."""

@@ -275,7 +275,8 @@ class Memorised(Predictor):
 
     def _of(self, phi: Tensor) -> Prediction:
         q = self._trained.marginals_at(self.posterior, phi, self._seen)
-        return self._trained.prediction(q, self.classes, self._noise, shots=[self.shots])
+        kind = phi if self._trained.temperature.slope else None
+        return self._trained.prediction(q, self.classes, self._noise, shots=[self.shots], phi=kind)
 
     def _update(self, points: Batch) -> "Memorised":
         classes = self._trained.more_classes(self.classes, points.labels)
@@ -370,7 +371,8 @@ class Conditioned(Predictor):
 
     def _predict(self, x: Tensor) -> Prediction:
         q, noise = self._trained.encoded(self._support.whole, self.classes, x)
-        return self._trained.prediction(q, self.classes, noise, shots=[self.shots])
+        kind = self._trained.kind_of(x)
+        return self._trained.prediction(q, self.classes, noise, shots=[self.shots], phi=kind)
 
     def _update(self, points: Batch) -> "Conditioned":
         classes = self._trained.more_classes(self.classes, points.labels)

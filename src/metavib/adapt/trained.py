@@ -307,6 +307,10 @@ class Trained:
         """Phi of any number of points, of which only some go through the network at a time."""
         return torch.cat([self.features(x[part]) for part in _parts(x)])
 
+    def kind_of(self, x: Tensor) -> Tensor | None:
+        """Phi of points that are predicted, where their temperature depends on it; None elsewhere."""
+        return self.all_features(x) if self.temperature.slope else None
+
     @torch.no_grad()
     def encoded(self, points: Batch, classes: Labels, x: Tensor) -> tuple[Marginals, Noise]:
         """q(f) at some inputs by the model's own encoder, and the noise that it was given.
@@ -344,7 +348,13 @@ class Trained:
 
     @torch.no_grad()
     def prediction(
-        self, q: Marginals, classes: Labels, noise: Noise = None, *, shots: Sequence[float] = ()
+        self,
+        q: Marginals,
+        classes: Labels,
+        noise: Noise = None,
+        *,
+        shots: Sequence[float] = (),
+        phi: Tensor | None = None,
     ) -> Prediction:
         """Predictions from marginals in float64.
 
@@ -354,6 +364,7 @@ class Trained:
             noise: base samples.
             shots: points of a class that the task has on average, for each prediction or for all; the temperature
                 depends on it.
+            phi: features of the points that are predicted, where the temperature depends on them (`kind_of`).
         """
         likelihood = self.sized(self.decoder, classes)
         if isinstance(likelihood, RealLikelihood):
@@ -367,7 +378,8 @@ class Trained:
         p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])
         p = ordered(q, p / p.sum(-1, keepdim=True))  # weights of nodes sum to 1 up to rounding
         if not self.temperature.plain:
-            p = tempered(p, p.new_tensor([self.temperature.at(n) for n in shots or (1.0,)]).unsqueeze(-1))
+            warmth = p.new_tensor([self.temperature.at(n) for n in shots or (1.0,)]).unsqueeze(-1)
+            p = tempered(p, warmth if phi is None else warmth * self.temperature.factor(phi.to(p.dtype)))
         if isinstance(q, Normal) and not shared and q.var.shape[-1] > 1:
             best = p.argmax(-1)  # the most probable class is that of the largest mean where all share their variance
         return ClassPrediction(p, best, classes)

@@ -64,7 +64,8 @@ def embed(
         str,
         typer.Argument(
             metavar="NETWORK",
-            help="A run of `metavib pretrain` or `metavib train`, a network's file, or `package.module:function`, a "
+            help="A run of `metavib pretrain` or `metavib train`, a model of `metavib models`, a network's file, or "
+            "`package.module:function`, a "
             "function that returns any PyTorch network from pictures to features.",
         ),
     ],
@@ -121,7 +122,8 @@ def embed(
     network, own = _network(source, weights, replace(tasks, size=size[0] if size else tasks.size))
     network.bf16 = precision == "bf16"
     if name == "images":
-        tasks = _own_pictures(replace(tasks, channels=own.channels, size=max(size or [own.size])), split=split)
+        seen = replace(tasks, channels=own.channels, size=max(size or [own.size]), kind=own.kind, ink=own.ink)
+        tasks = _own_pictures(seen, split=split)
     if tasks.channels != own.channels:
         raise ValueError(f"{source} sees pictures of {own.channels} channels; those of {name} have {tasks.channels}.")
     views = [View(side, mirror) for side in size or [tasks.size]]
@@ -152,23 +154,24 @@ def _own_pictures(tasks: TasksConfig, *, split: bool) -> TasksConfig:
         raise ValueError("images needs the folder of class folders: pass --root DIR.")
     if not split:
         return tasks
-    config = resolve(replace(recipe("images", "gp-vib"), tasks=tasks), ("tasks.channels", "tasks.size"))
+    config = resolve(replace(recipe("images", "gp-vib"), tasks=tasks), ("tasks.channels", "tasks.size", "tasks.kind"))
     return replace(config.tasks, ways=config.tasks.held_out)
 
 
 def _network(source: str, weights: Path | None, tasks: TasksConfig) -> tuple["Network", TasksConfig]:
     """The network of a supervised stage, of a meta-trained run or of a function, and the pictures it looks at."""
+    from metavib.adapt import pretrained as bundled
     from metavib.networks.imported import embedding, is_name
     from metavib.networks.weights import Network
     from metavib.training import pretrain as stage
     from metavib.training import run_folder
 
-    place = Path(source)
+    place = bundled.folder(source)
     if is_name(source) and not place.exists():
         return embedding(source, weights, channels=tasks.channels, size=tasks.size), tasks
     if weights is not None:
         raise ValueError(f"--weights are those of package.module:function; {source} has its own.")
-    if (place / run_folder.LAST).exists() and not (place / stage.BACKBONE).exists():
+    if run_folder.is_run(place) and not (place / stage.BACKBONE).exists():
         model = run_folder.selected(place)
         # Of networks within each other the innermost: one that was tuned, without what is done to its features.
         return [m for m in model.modules() if isinstance(m, Network)][-1], run_folder.chosen(place).config.tasks

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -18,6 +18,7 @@ from metavib.training.metrics import PLAIN, Temperature
 
 FORMAT = "metavib-checkpoint-2"
 BEFORE = "metavib-checkpoint-1"  # the variance s of simplified sites was 0.001 + softplus(a), and is softplus(a) now
+SLOPE = "slope"  # of a temperature, among its values at numbers of shots
 MOMENTS = {"step": False, "exp_avg": True, "exp_avg_sq": True}  # of Adam: whether one has the parameter's shape
 
 
@@ -66,7 +67,8 @@ def save(
 def header(config: Config, step: int, best: float, temperature: Temperature) -> dict[str, str]:
     """What stands beside the tensors of a checkpoint."""
     found = {"format": FORMAT, "step": str(step), "best": repr(best), "config": json.dumps(to_dict(config))}
-    known = dict(zip(map(str, temperature.shots), temperature.values, strict=True))
+    known: dict[str, Any] = dict(zip(map(str, temperature.shots), temperature.values, strict=True))
+    known |= {SLOPE: temperature.slope} if temperature.slope else {}
     return found if temperature.plain else found | {"temperature": json.dumps(known)}
 
 
@@ -91,8 +93,10 @@ def load(path: Path) -> Checkpoint:
 def described(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> Checkpoint:
     """The checkpoint of some tensors, of which `header` has written the rest."""
     config = from_saved(json.loads(metadata["config"]))
-    known = {int(shots): float(value) for shots, value in json.loads(metadata.get("temperature", "{}")).items()}
-    temperature = Temperature(tuple(known), tuple(known.values())) if known else PLAIN
+    known = json.loads(metadata.get("temperature", "{}"))
+    slope = tuple(map(float, known.pop(SLOPE, ())))
+    at = {int(shots): float(value) for shots, value in known.items()}
+    temperature = Temperature(tuple(at), tuple(at.values()), slope) if at else PLAIN
     return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors, temperature)
 
 

@@ -11,7 +11,7 @@ which of the points are real. Whatever is per task has shape `(...)`.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp, inf, log, sqrt
+from math import exp, inf, isfinite, log, sqrt
 from typing import NamedTuple, final
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor
 
 BINS = 15
 PAIRS = 6  # of classes, that the temperature 1 counts for
+REACH = 0.5  # of the logarithm of a temperature, by which a point's own may differ
 
 
 # Means and their spreads
@@ -210,14 +211,19 @@ def ece(
 @final
 @dataclass(frozen=True)
 class Temperature:
-    """The temperature of class probabilities, by the number of points of a class that a task has on average.
+    r"""The temperature of class probabilities, by the number of points of a class that a task has on average.
 
     A model can be too sure with many points of a class and right with few. So a temperature is fitted for each of some
     numbers of shots; between them it is linear in the logarithm of their number, and beyond them it is constant.
 
+    It can also be too sure of pictures of one kind, scans of handwriting say, and not sure enough of another. Where
+    the features of the point that is predicted tell kinds apart, its temperature is multiplied by
+    $\exp(b^\top \phi + b_0)$, kept within `REACH` (a temperature that depends on the input: Tomani et al., ECCV 2022).
+
     Args:
         shots: at which numbers temperatures are known, in ascending order.
         values: the temperature at each; 1 leaves probabilities as they are.
+        slope: b, a number for each feature, and then $b_0$; none where the temperature is the same for all points.
 
     Example:
         >>> from metavib.training.metrics import Temperature
@@ -228,6 +234,7 @@ class Temperature:
 
     shots: tuple[int, ...] = (1,)
     values: tuple[float, ...] = (1.0,)
+    slope: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in pairwise((0, *self.shots)))
@@ -235,15 +242,22 @@ class Temperature:
             raise ValueError(f"expected a temperature at each of some ascending numbers of shots; got {self}")
         if not all(0 < value < inf for value in self.values):
             raise ValueError(f"a temperature must be positive; got {self.values}")
+        if not all(map(isfinite, self.slope)):
+            raise ValueError("the slope of a temperature must be finite numbers.")
 
     def at(self, shots: float) -> float:
         """The temperature for tasks with so many points of a class on average."""
         return float(np.interp(log(max(shots, 1e-9)), [log(k) for k in self.shots], self.values))
 
+    def factor(self, phi: Float[Tensor, "*b v m"]) -> Float[Tensor, "*b v 1"]:
+        """What the temperature of each point is multiplied by, from its features."""
+        *b, offset = self.slope
+        return (phi @ phi.new_tensor(b) + offset).clamp(-REACH, REACH).exp().unsqueeze(-1)
+
     @property
     def plain(self) -> bool:
         """Whether probabilities are left as they are."""
-        return all(value == 1.0 for value in self.values)
+        return all(value == 1.0 for value in self.values) and not self.slope
 
 
 PLAIN = Temperature()
@@ -307,7 +321,7 @@ def fit_temperature(
     return exp((low + high) / 2)
 
 
-def shrunk(temperature: float, classes: int) -> float:
+def shrunk(temperature: float, classes: int, *, counts: float = PAIRS) -> float:
     r"""A temperature that was fitted on tasks of C classes, drawn towards 1 where these are few: $T^{P / (P + 6)}$.
 
     Tasks are hard where classes are confused with each other, so that evidence comes in pairs of classes,
@@ -319,6 +333,7 @@ def shrunk(temperature: float, classes: int) -> float:
     Args:
         temperature: T, the best on these tasks.
         classes: C.
+        counts: of how many pairs of classes the temperature 1 counts as the evidence.
 
     Example:
         >>> from metavib.training.metrics import shrunk
@@ -326,7 +341,7 @@ def shrunk(temperature: float, classes: int) -> float:
         [1.0, 0.794, 0.53, 0.5]
     """
     pairs = classes * (classes - 1) / 2
-    return temperature ** (pairs / (pairs + PAIRS))
+    return temperature ** (pairs / (pairs + counts))
 
 
 # Regression, per task

@@ -179,12 +179,13 @@ class Classification(Experiment):
             source = self._test_source(shots, shift)
             for inner in test.inner_steps or (None,):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
-                episodes = fixed(
-                    source, count=test.tasks, seed=_seed(TEST, test.seed), batch=self._at_once(ways, shots)
-                )
+                sizes: Any = {"seed": _seed(TEST, test.seed), "batch": self._at_once(ways, shots)}
+                episodes = partial(fixed, source, count=test.tasks, **sizes)
                 with Bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
-                    p, y, mask = _over(episodes, self._tester(tested), advance=advance)
-                warmth = temperature.at(shots)
+                    p, y, mask = _over(episodes(), self.tester(tested), advance=advance)
+                warmth: Any = temperature.at(shots)
+                if temperature.slope:
+                    warmth = warmth * _over(episodes(), self._factors(tested, temperature))[0]
                 p = p if temperature.plain else metrics.tempered(p, warmth)
                 row: dict[str, Any] = {
                     "ways": ways,
@@ -193,19 +194,24 @@ class Classification(Experiment):
                     "metrics": report(p, y, mask),
                 }
                 if config.train.calibrate:
-                    row["temperature"] = warmth
+                    row["temperature"] = temperature.at(shots)
                     row |= {} if shift else {"obvious": self._obvious_rows(source, tested, shots)}
                 if test.unknown:
                     row["unknown"] = self._unknown(tested, self._tested(shift), shots)
                 if shift:
                     row["shift"] = shift
                 if test.temperature:
-                    known = _over(self._validation_tasks(ways, shots), self._tester(tested))
+                    known = _over(self._validation_tasks(ways, shots), self.tester(tested))
                     fitted = metrics.fit_temperature(*known)
                     tempered = report(metrics.tempered(p, fitted / warmth), y, mask)
                     row |= {"temperature": fitted, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
+
+    def _factors(self, model: Model, temperature: Temperature) -> Predict:
+        """What the temperature of each query point is multiplied by, in the place of its probabilities."""
+        prior: Any = model.prior
+        return lambda batch: temperature.factor(prior.features_of(points(batch.query.to(self.dtype))))
 
     @torch.no_grad()
     def _unknown(self, model: Model, data: Labelled, shots: int) -> dict[str, float]:
@@ -246,7 +252,7 @@ class Classification(Experiment):
         certain = {name: {"accuracy": row["accuracy"]} for name, row in rows.items() if name.startswith(NEIGHBOUR)}
         rows |= certain  # a neighbour gives no probabilities
         if self._has_prototypes(model):
-            predict = self._tester(model, self.beside_prototypes)
+            predict = self.tester(model, self.beside_prototypes)
             T = metrics.fit_temperature(*_over(self._validation_tasks(self.ways, shots), predict), cautious=True)
             p, y, mask = _over(episodes, predict)
             rows[PROTOTYPE] = report(metrics.tempered(p, T), y, mask)
@@ -378,7 +384,7 @@ class Classification(Experiment):
         own = isinstance(model.encoder, GPEncoder) and isinstance(model.prior, FunctionPrior)
         return self.config.train.calibrate and own and not model.prior.each_point
 
-    def _tester(self, model: Model, work: Work | None = None) -> Predict:
+    def tester(self, model: Model, work: Work | None = None) -> Predict:
         """Probabilities from one model and one stream of noise: on a GPU recorded once, for batches of one size.
 
         Args:
