@@ -269,3 +269,36 @@ def test_results_on_pictures_are_updated_row_by_row():
     ]
     assert "not again: gp-vib on glyphs." in images.table(found)
     assert found["shared"] and not images.updated({**known, "rows": []}, result)["shared"]
+
+
+def test_temperatures_of_two_kinds_are_learned_from_what_tells_them_apart():
+    """Logits that are twice too large of one kind and right of the other, which differ in one of three features."""
+    from benchmarks.temperatures import OnKind, fit
+
+    generator = torch.Generator().manual_seed(0)
+
+    def kind(too_large: float, place: float) -> OnKind:
+        logits = 2 * torch.randn(300, 20, 3, generator=generator, dtype=torch.float64)
+        y = torch.multinomial(logits.softmax(-1).flatten(0, 1), 1, generator=generator).reshape(300, 20)
+        phi = torch.randn(300, 20, 3, generator=generator, dtype=torch.float64)
+        phi[..., 0] = place + 0.1 * phi[..., 0]
+        return OnKind((too_large * logits).softmax(-1), y, phi)
+
+    kinds = [kind(1.7, 0.0), kind(0.8, 1.0)]
+    found = fit({1: kinds})
+    warmths = [found.at(1) * float(found.factor(on.phi).mean()) for on in kinds]
+    assert warmths == pytest.approx([1.7, 0.8], rel=0.1)
+
+
+def test_what_embeddings_are_compared_with_is_right_where_classes_are_far_apart():
+    """Every method on the same tasks; better than one in five, and less sure of classes that lie closer."""
+    from benchmarks import embeddings
+
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(12), 16)
+    for distance, least in ((6.0, 0.95), (1.0, 0.3)):
+        x = rng.normal(size=(len(y), 8)) + distance * rng.normal(size=(12, 8))[y]
+        tasks = list(embeddings.episodes(x, y, 2, 10, seed=0))
+        for learn in (embeddings.logistic, embeddings.chosen_logistic, embeddings.centroids):
+            found = embeddings.scores(learn(x, y, 2), tasks)
+            assert found["accuracy"] > least and found["nll"] < np.log(5)
