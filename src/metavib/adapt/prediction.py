@@ -26,6 +26,10 @@ class Interval(NamedTuple):
 class RealPrediction:
     """p(y | D_t) of real or count outputs at v points, in the units of the outputs.
 
+    Where outputs are whole numbers (`units.whole`), so is what is predicted: the probability of k is that of all that
+    is nearer to k than to its neighbours (and of 0 that of all below a half). So quantiles are whole numbers,
+    `log_density` is the logarithm of a probability, as under a Poisson likelihood, and means are not below zero.
+
     Args:
         q: the marginals of the latent function, in the model's own space.
         likelihood: p(y | f).
@@ -54,7 +58,8 @@ class RealPrediction:
         """The same distribution of outputs that were standardised before the model saw them, in their own units."""
         variance = units.restore_variance(self.variance)
         found = RealPrediction(self.q, self.likelihood, self.mean, variance, units)
-        return replace(found, mean=found._restored(self.mean))
+        mean = found._restored(self.mean)
+        return replace(found, mean=mean.clamp(min=0) if units.whole else mean)
 
     def interval(self, level: float = 0.95) -> Interval:
         r"""The central interval: each side of it holds $(1 - \mathrm{level}) / 2$; for counts at most that."""
@@ -67,20 +72,31 @@ class RealPrediction:
         if not 0 < p < 1:
             raise ValueError(f"a quantile is of a probability between 0 and 1; got {p}.")
         if isinstance(self.likelihood, Gaussian | Warped) and isinstance(self.q, Normal | Student):
-            return self._restored(self.likelihood.predictive_quantile(self.q, p))
-        low, high = self._bracket(p)
-        for _ in range(BISECTIONS):  # P(Y <= low) < p <= P(Y <= high) throughout
-            middle = low + (high - low) / 2
-            above = self.cdf(middle) >= p
-            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-        return high.floor() if isinstance(self.likelihood, Poisson) else high
+            found = self._restored(self.likelihood.predictive_quantile(self.q, p))
+        else:
+            low, high = self._bracket(p)
+            for _ in range(BISECTIONS):  # P(Y <= low) < p <= P(Y <= high) throughout
+                middle = low + (high - low) / 2
+                above = self._cdf(middle) >= p
+                low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+            found = high.floor() if isinstance(self.likelihood, Poisson) else high
+        return (found - 0.5).ceil().clamp(min=0) if self.units.whole else found
 
     def cdf(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
         r"""$P(Y \le y)$."""
+        if not self.units.whole:
+            return self._cdf(y)
+        return torch.where(y < 0, 0.0, self._cdf(y.floor() + 0.5))
+
+    def _cdf(self, y: Tensor) -> Tensor:
+        """The same before outputs become whole numbers."""
         return self.likelihood.predictive_cdf(self.q, self.units.standardise(y))
 
     def log_density(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
-        r"""$\log p(y \mid D_t)$ (eq. 20)."""
+        r"""$\log p(y \mid D_t)$ (eq. 20); of whole numbers the logarithm of the probability of the nearest one."""
+        if self.units.whole:
+            nearest = self.units.standardise(y.round())
+            return self.likelihood.log_mass(self.q, nearest, self.units.half, self.units.zero)
         return self.likelihood.log_predictive(self.q, self.units.standardise(y)) - self.units.log_scale
 
     def rows(self, level: float = 0.95) -> list[dict[str, Any]]:
@@ -101,7 +117,7 @@ class RealPrediction:
         width = self.variance.sqrt() + 1.0
         low, high = self.mean - width, self.mean + width
         for _ in range(1000):
-            too_high, too_low = self.cdf(low) >= p, self.cdf(high) < p
+            too_high, too_low = self._cdf(low) >= p, self._cdf(high) < p
             if not bool((too_high | too_low).any()):
                 return low, high
             width = 2 * width

@@ -245,7 +245,7 @@ def _kind(model: Model) -> str:
 def _check_scaling(scaling: scalings.Scaling, event: tuple[int, ...]) -> None:
     wanted = event if len(event) == 1 else (event[0], *(1,) * (len(event) - 1))
     flags = scaling.x.flags
-    if scaling.x.mean.shape != wanted or scaling.x.scale.shape != wanted or scaling.y.mean.ndim or scaling.y.scale.ndim:
+    if scaling.x.mean.shape != wanted or scaling.x.scale.shape != wanted or any(t.ndim for t in scaling.y):
         raise ValueError("its standardisation is not that of its inputs")
     if flags.ndim != 1 or flags.is_floating_point() or bool(((flags < 0) | (flags >= event[0])).any()):
         raise ValueError("its indicators of missing values are of columns that are not there")

@@ -46,7 +46,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     tasks held out are. Outputs (positive ones, counts, skewed ones) and skewed columns enter by their logarithms, and
     shares (between 0 and 1) by their logits, where the marginal likelihood is for it. Predictions are in the units of y
     all the same, those of shares between 0 and 1, those by logarithms at the mean, the median or halfway between
-    them, whichever has the smallest errors on tasks held out.
+    them, whichever has the smallest errors on tasks held out. Where all outputs are whole numbers and none is below
+    zero, intervals end at whole numbers, and `predict_distribution` has the probability of each.
     Rows that cannot be right, eight standard deviations from what all others say, are left out with a warning, in `fit`
     and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
     trained instead where `backbone` names one, or where the likelihood is not gaussian.
@@ -173,7 +174,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         ids = self._task_ids(tasks, len(y))
         likelihood = self._new_likelihood()
         likelihood.check(torch.tensor(y))
-        scaling = scalings.as_they_are() if self.likelihood == "poisson" else scalings.outputs(y)
+        standard = scalings.outputs(y)._replace(step=scalings.step_of(y))
+        scaling = scalings.as_they_are() if self.likelihood == "poisson" else standard
         x, random = self._start(X, scaling)
         seed = random.randint(SEEDS)
         if self._hierarchical(tasks):

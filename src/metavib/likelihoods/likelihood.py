@@ -4,6 +4,7 @@ Shapes: `f (..., v, c)` with c = `latents` values a point, `y (..., v)`.
 """
 
 from abc import ABC, abstractmethod
+from math import log
 
 import torch
 from jaxtyping import Float, Shaped
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.random import Noise
+
+DISTINCT = 1e-12  # difference of two distribution functions that has some digits
 
 
 class Likelihood(nn.Module, ABC):
@@ -90,6 +93,31 @@ class RealLikelihood(Likelihood, ABC):
         """
         nodes = self.nodes(q, noise)
         return nodes.mean(self.cdf(nodes.f, y))
+
+    def around(
+        self, q: Marginals, y: Float[Tensor, "*b v"], half: float, lowest: float
+    ) -> tuple[Float[Tensor, "*b v"], Float[Tensor, "*b v"]]:
+        r"""$P(Y < y)$ and $P(Y \le y)$ where outputs are whole numbers: the nearest ones to what is predicted.
+
+        Args:
+            q: of the latent function.
+            y: outputs.
+            half: of the distance between two of them.
+            lowest: output there is, for which all counts that lies below.
+        """
+        below = self.predictive_cdf(q, y - half)
+        return torch.where(y - half < lowest, 0.0, below), self.predictive_cdf(q, y + half)
+
+    def log_mass(self, q: Marginals, y: Float[Tensor, "*b v"], half: float, lowest: float) -> Float[Tensor, "*b v"]:
+        r"""$\log P(Y = y)$ of whole numbers, arguments as of `around`.
+
+        Far out, where two distribution functions are too close to tell, it is the density times the distance.
+        """
+        below, upto = self.around(q, y, half, lowest)
+        mass = upto - below
+        density = self.log_predictive(q, y) + log(2 * half)
+        found = torch.where(mass > DISTINCT, mass.log(), density)
+        return found.masked_fill(y < lowest - half, float("-inf"))
 
 
 class ClassLikelihood(Likelihood, ABC):

@@ -44,10 +44,29 @@ class Columns(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Real outputs to mean 0 and variance 1, and predictions back: scalars `mean` and `scale`."""
+    """Real outputs to mean 0 and variance 1, and predictions back: scalars `mean` and `scale`.
+
+    `step` is 1 where outputs are the whole numbers 0, 1, 2, ... and 0 where they may be any numbers.
+    """
 
     mean: Tensor
     scale: Tensor
+    step: Tensor = torch.tensor(0.0, dtype=torch.float64)
+
+    @property
+    def whole(self) -> bool:
+        """Whether outputs are whole numbers."""
+        return float(self.step) > 0
+
+    @property
+    def half(self) -> float:
+        """Half of the distance between two outputs, once they are standardised."""
+        return float(self.step / self.scale) / 2
+
+    @property
+    def zero(self) -> float:
+        """Where the zero of their own units lies, once outputs are standardised."""
+        return float(self.standardise(torch.zeros_like(self.mean)))
 
     @property
     def log_scale(self) -> float:
@@ -218,7 +237,7 @@ def from_state(tensors: Mapping[str, Tensor]) -> Scaling:
     try:
         return Scaling(
             Columns(tensors["x.mean"], tensors["x.scale"], tensors["x.flags"]),
-            Outputs(tensors["y.mean"], tensors["y.scale"]),
+            Outputs(tensors["y.mean"], tensors["y.scale"], tensors.get("y.step", torch.zeros_like(tensors["y.mean"]))),
         )
     except KeyError as error:
         raise ValueError(f"the standardisation lacks {error}; it has {', '.join(sorted(tensors))}.") from error
@@ -256,6 +275,17 @@ def outputs(y: Any) -> Outputs:
     """Learns mean and scale of real outputs `y (n,)`; one wrong row among them does not decide what is large."""
     mean, scale = _moments(within_reach(np.asarray(y, dtype=np.float64)), (0,))
     return Outputs(torch.as_tensor(mean), torch.as_tensor(scale))
+
+
+def step_of(y: Any) -> Tensor:
+    """1 where outputs `y (n,)` are whole numbers and none is below zero, else 0: the `step` of `Outputs`.
+
+    Example:
+        >>> step_of([0, 3, 1]).item(), step_of([0.5, 3, 1]).item(), step_of([-1, 3]).item()
+        (1.0, 0.0, 0.0)
+    """
+    values = np.asarray(y, dtype=np.float64)
+    return torch.tensor(float(bool(np.all((values >= 0) & (values == np.round(values))))), dtype=torch.float64)
 
 
 def within_reach(y: np.ndarray, beyond: float = BEYOND) -> np.ndarray:

@@ -97,6 +97,7 @@ class TableConfig:
         flags: numbers of the columns that have an indicator of missing values, filled in from the file.
         y_mean: mean of a real output over the training tasks, filled in from the file.
         y_scale: standard deviation of a real output over the training tasks, filled in from the file.
+        y_step: 1 where the outputs are whole numbers and none is below zero, else 0; filled in from the file.
 
     Example:
         >>> from metavib.training.config import TableConfig
@@ -119,6 +120,7 @@ class TableConfig:
     flags: tuple[int, ...] = ()
     y_mean: float = 0.0
     y_scale: float = 1.0
+    y_step: float = 0.0
 
 
 @dataclass(frozen=True)

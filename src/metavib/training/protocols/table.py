@@ -92,7 +92,9 @@ def resolve(config: Config) -> Config:
     with naming(path):
         scalings.check_finite(x, names=schema.sources, missing=table.missing)
         x_scaling = scalings.columns(x[parts[0]], names=schema.sources, missing=table.missing)
-    y_scaling = scalings.outputs(y[parts[0]]) if config.model.likelihood in REAL else scalings.as_they_are()
+    y_scaling = scalings.as_they_are()
+    if config.model.likelihood in REAL:
+        y_scaling = scalings.outputs(y[parts[0]])._replace(step=scalings.step_of(y[parts[0]]))
     table = replace(
         table,
         csv=str(path),
@@ -105,6 +107,7 @@ def resolve(config: Config) -> Config:
         flags=tuple(x_scaling.flags.tolist()),
         y_mean=float(y_scaling.mean),
         y_scale=float(y_scaling.scale),
+        y_step=float(y_scaling.step),
     )
     return replace(config, tasks=replace(config.tasks, table=table, inputs=x_scaling.width))
 
@@ -195,11 +198,12 @@ def scaling(table: TableConfig) -> Scaling:
     """The standardisation of a resolved config."""
     if not table.mean:
         raise ValueError("this config was not resolved: call metavib.training.protocols.table.resolve on it first.")
-    mean, scale, y_mean, y_scale = (
-        torch.tensor(values, dtype=torch.float64) for values in (table.mean, table.scale, table.y_mean, table.y_scale)
+    outputs = scalings.Outputs(
+        *(torch.tensor(v, dtype=torch.float64) for v in (table.y_mean, table.y_scale, table.y_step))
     )
+    mean, scale = (torch.tensor(values, dtype=torch.float64) for values in (table.mean, table.scale))
     flags = torch.tensor(table.flags, dtype=torch.int64)
-    return Scaling(scalings.Columns(mean, scale, flags), scalings.Outputs(y_mean, y_scale))
+    return Scaling(scalings.Columns(mean, scale, flags), outputs)
 
 
 @final
@@ -344,6 +348,10 @@ class Table(Experiment):
         if isinstance(likelihood, RealLikelihood):
             mean, _ = likelihood.predict(q, noise)
             pit = likelihood.predictive_cdf(q, y, noise)
+            if y_scaling.whole:  # as predictions of whole numbers are, whose intervals hold their ends
+                sides, mean = (y_scaling.half, y_scaling.zero), mean.clamp(min=y_scaling.zero)
+                log_p = metrics.log_density(likelihood.log_mass(q, y, *sides), mask)
+                pit = torch.full_like(pit, 0.5).clamp(*likelihood.around(q, y, *sides))
             scores = {"mse": y_scaling.restore_variance(metrics.mse(mean, y, mask)), "log_density": log_p}
             scores |= {f"coverage_{round(100 * level)}": metrics.coverage(pit, level, mask) for level in LEVELS}
         else:

@@ -1,0 +1,120 @@
+"""Whole outputs are predicted as whole numbers: a probability of each, and intervals that end at them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from metavib import FewShotRegressor, Learner
+from metavib.adapt.prediction import RealPrediction
+from metavib.likelihoods import Gaussian, LogNormal, StudentT
+from metavib.marginals import Normal
+from metavib.tasks import scaling as scalings
+from program import done
+
+LIKELIHOODS = {
+    "gaussian": lambda: Gaussian(0.3),
+    "student-t": lambda: StudentT(0.3),
+    "log-normal": lambda: LogNormal(0.3, edge=(-2.0, 0.3, 0.6, 80.0)),
+}
+
+
+def prediction(name, mean, var, units):
+    q = Normal(torch.tensor([[mean]]).double(), torch.tensor([[var]]).double())
+    likelihood = LIKELIHOODS[name]().double().requires_grad_(False)
+    return RealPrediction(q, likelihood, *likelihood.predict(q)).restored(units)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@given(mean=st.floats(-1, 2), var=st.floats(0.01, 1.0), scale=st.floats(0.5, 20), p=st.floats(0.001, 0.999))
+def test_probabilities_of_whole_numbers_add_up_and_quantiles_are_the_first_that_reach_them(name, mean, var, scale, p):
+    """Beside the continuous prediction they are made of."""
+    units = scalings.Outputs(torch.tensor(2.0).double(), torch.tensor(scale).double())
+    real, whole = (prediction(name, mean, var, units._replace(step=torch.tensor(s))) for s in (0.0, 1.0))
+    k = torch.arange(0, 4000, dtype=torch.float64)
+    upto = whole.cdf(k)
+    np.testing.assert_allclose(upto, real.cdf(k + 0.5), atol=1e-12)
+    mass = whole.log_density(k).exp()
+    np.testing.assert_allclose(mass[:500].cumsum(0), upto[:500], atol=1e-6)
+    quantile = whole.quantile(p)
+    assert quantile == quantile.round() and float(quantile) >= 0
+    if float(real.quantile(p)) < 3999:
+        first = int(np.searchsorted(upto.numpy(), p))
+        assert abs(float(quantile) - first) <= (abs(float(upto[first]) - p) < 1e-6)  # but for rounding
+    assert whole.log_density(torch.tensor([-1.0]).double()).item() == float("-inf")
+    assert whole.cdf(torch.tensor([-0.5]).double()).item() == 0.0 and float(whole.mean) >= 0
+
+
+def test_masses_are_scipys_also_far_out():
+    units = scalings.Outputs(torch.tensor(10.0).double(), torch.tensor(2.0).double(), torch.tensor(1.0).double())
+    found = prediction("gaussian", 0.5, 0.2, units)
+    law = stats.norm(11.0, 2 * np.sqrt(0.2 + found.likelihood.noise().item()))
+    k = np.array([5.0, 11, 14, 17, 30, 60])
+    wanted = np.log(np.where(k > 11, law.sf(k - 0.5) - law.sf(k + 0.5), law.cdf(k + 0.5) - law.cdf(k - 0.5)))
+    got = found.log_density(torch.tensor(k)).numpy()
+    np.testing.assert_allclose(got[:4], wanted[:4], rtol=1e-6)
+    low = prediction("gaussian", -5.2, 0.2, units).log_density(torch.zeros(1).double()).item()
+    assert low == pytest.approx(stats.norm(-0.4, law.std()).logcdf(0.5))  # of 0 all below a half
+    np.testing.assert_allclose(got[4:], law.logpdf(k[4:]), rtol=1e-6)  # of which 1 - 1e-16 is all that is left
+
+
+def counts(seed, groups=40, rows=8):
+    """Counts of groups with rates of their own."""
+    rng = np.random.default_rng(seed)
+    group, x = np.repeat(np.arange(groups), rows), rng.normal(size=(groups * rows, 1))
+    rate = np.exp(1.2 + 0.3 * x[:, 0] + 0.7 * rng.normal(size=groups)[group])
+    return x, rng.poisson(rate), group, rate
+
+
+@pytest.fixture(scope="module")
+def learned():
+    x, y, group, _ = counts(0)
+    return FewShotRegressor(random_state=0).fit(x, y, tasks=group)
+
+
+def test_counts_of_groups_are_predicted_as_counts(learned, tmp_path):
+    """Their log probabilities stand beside those of the Poisson law with rates known exactly; files keep it."""
+    x, y, group, rate = counts(1)
+    known = np.tile(np.arange(8) < 4, 40)
+    many = learned.adapt(x[known], y[known], tasks=group[known])
+    asked = x[~known], group[~known]
+    ends = many.predict_interval(asked[0], 0.9, tasks=asked[1])
+    assert (ends == ends.round()).all() and (ends >= 0).all()
+    inside = (ends[:, 0] <= y[~known]) & (y[~known] <= ends[:, 1])
+    assert 0.88 < inside.mean() < 0.98  # whole numbers hold more than asked for
+    found = many.predict_distribution(*asked).log_density(torch.tensor(y[~known]).double()).numpy()
+    law = stats.poisson(rate[~known]).logpmf(y[~known])
+    assert (found <= 0).all() and 0 < (law - found).mean() < 0.3
+    assert (many.predict(asked[0], tasks=asked[1]) >= 0).all()
+    many.save(tmp_path / "counts.safetensors")
+    again = FewShotRegressor.load(tmp_path / "counts.safetensors")
+    np.testing.assert_array_equal(again.predict_interval(asked[0], 0.9, tasks=asked[1]), ends)
+
+
+def test_outputs_with_fractions_or_below_zero_are_real(learned):
+    x, y, group, _ = counts(0)
+    for changed in (y + 0.5, y - 1):
+        e = FewShotRegressor(backbone="mlp", hidden=(4,), n_steps=1, random_state=0).fit(x, changed, tasks=group)
+        assert not e.scaling_.y.whole and (e.predict_interval(x[:9]) % 1 != 0).all()
+    assert learned.scaling_.y.whole
+
+
+def test_a_run_on_counts_predicts_and_is_tested_as_counts(tmp_path):
+    """The command line's ends are whole numbers, and the log density of the test is that of the learner."""
+    x, y, group, _ = counts(0, groups=20)
+    table = pd.DataFrame({"shop": group, "x": x[:, 0], "sold": y})
+    table.to_csv(tmp_path / "sold.csv", index=False)
+    done("train", "table", tmp_path / "sold.csv", "--task", "shop", "--target", "sold", "--out", tmp_path / "run")
+    rows = json.loads((tmp_path / "run" / "record.json").read_text())["evaluation"]["rows"]
+    assert all(row["metrics"]["log_density"]["mean"] < 0 for row in rows)
+    learner = Learner.from_run(tmp_path / "run")
+    assert learner.preparation.scaling.y.whole
+    found = learner.adapt(table[:4]).predict(table[4:8])
+    assert (torch.stack(found.interval(0.9)) % 1 == 0).all() and (
+        found.log_density(torch.tensor(y[4:8]).double()) < 0
+    ).all()
