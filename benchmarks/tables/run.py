@@ -12,7 +12,17 @@ import benchmarks.tables.data as data
 from benchmarks.tables import classification, ours, protocol, regression
 
 OURS = "metavib"
-SOURCES = ("estimators", "priors.py", "kernels.py", "groups", "tasks", "posteriors", "encoders", "likelihoods")
+SOURCES = (
+    "estimators",
+    "priors.py",
+    "kernels.py",
+    "marginals.py",
+    "groups",
+    "tasks",
+    "posteriors",
+    "encoders",
+    "likelihoods",
+)
 
 
 def methods(kind: str) -> dict[str, Callable[[], Any]]:

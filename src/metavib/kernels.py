@@ -36,6 +36,10 @@ class Kernel(nn.Module, ABC):
         """The mean m(x) of the process, where it has one; None is a mean of zero, that of most kernels."""
         return None
 
+    def before(self, phi: Float[Tensor, "*b n m"]) -> tuple[Float[Tensor, "*b n 1"], Float[Tensor, ""]] | None:
+        """What is added to the mean, and the factor of all variances, as long as no point is known; None: nothing."""
+        return None
+
     def freedom(self) -> Float[Tensor, " 2"] | None:
         """How well the size of the process is known, in degrees of freedom (`Given`); None is perfectly, as by most."""
         return None
@@ -91,6 +95,8 @@ class Given(ExplicitKernel):
     Args:
         freedom: degrees of freedom `(2,)` of the size of the process and of the noise, where these are known up to a
             factor (eq. 33a): those of the factor that a task has for itself, and of that of each output.
+        start: the factor of all variances as long as no point is known, where features are $\phi = (z, d, m)$ and the
+            mean is d + m until then (`metavib.groups.start`).
 
     Example:
         >>> import torch
@@ -100,22 +106,28 @@ class Given(ExplicitKernel):
     """
 
     degrees: Tensor | None
+    start: Tensor | None
 
-    def __init__(self, freedom: Float[Tensor, " 2"] | None = None) -> None:
+    def __init__(self, freedom: Float[Tensor, " 2"] | None = None, start: Float[Tensor, ""] | None = None) -> None:
         super().__init__()
         self.register_buffer("degrees", freedom)
+        self.register_buffer("start", start)
 
     def freedom(self) -> Tensor | None:
         """The degrees of freedom of the size of the process, of a task's and of an output's."""
         return self.degrees
 
     def embed(self, phi: Tensor) -> Tensor:
-        """All features but the last."""
-        return phi[..., :-1]
+        """All features but the last, or the last two."""
+        return phi[..., : -1 if self.start is None else -2]
 
     def mean(self, phi: Tensor) -> Tensor:
         """The last feature."""
         return phi[..., -1:]
+
+    def before(self, phi: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The last feature but one, and the factor."""
+        return None if self.start is None else (phi[..., -2:-1], self.start)
 
 
 class Linear(ExplicitKernel):

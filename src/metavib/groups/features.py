@@ -281,11 +281,11 @@ def _curves(x: Float[Tensor, "*b n s"], knots: Float[Tensor, "s k"], log_length:
 
 def _nystrom(z: Float[Tensor, "*b n d"], u: Float[Tensor, "k d"]) -> Float[Tensor, "*b n k"]:
     """Matern features of all columns together."""
-    L = torch.linalg.cholesky(_matern(_squared(u, u)) + NUGGET * torch.eye(len(u), dtype=u.dtype))
-    return torch.linalg.solve_triangular(L.mT, _matern(_squared(z, u)), upper=True, left=False)
+    L = torch.linalg.cholesky(_matern(squared_distances(u, u)) + NUGGET * torch.eye(len(u), dtype=u.dtype))
+    return torch.linalg.solve_triangular(L.mT, _matern(squared_distances(z, u)), upper=True, left=False)
 
 
-def _squared(a: Tensor, b: Tensor) -> Tensor:
+def squared_distances(a: Tensor, b: Tensor) -> Tensor:
     """Squared distances of the rows of a and b."""
     return (a.square().sum(-1)[..., None] + b.square().sum(-1) - 2 * a @ b.mT).clamp(min=0)
 
@@ -310,7 +310,7 @@ def _centres(x: Tensor, random: np.random.Generator) -> Tensor:
         return rows
     centres = sample[torch.as_tensor(random.permutation(len(sample))[:POINTS])]
     for _ in range(10):
-        nearest = _squared(sample, centres).argmin(1)
+        nearest = squared_distances(sample, centres).argmin(1)
         counts = torch.bincount(nearest, minlength=len(centres)).to(x.dtype)
         sums = torch.zeros_like(centres).index_add_(0, nearest, sample)
         centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)

@@ -8,8 +8,9 @@ r"""How the prior of new groups is learned: the evidence of the groups sets the 
    that: $\Sigma \mid v_{1..G}$ has the mode $(c\,q\,I + \sum_i E[v_i v_i^\top]) / (c\,q + G)$. Many groups end at the
    covariance they have, whatever the kernels said; c, how much the kernels count, is the one under which groups held
    out have the highest density: `refine`.
-3. Groups held out say how wide the prior is in truth and how heavy its tails are (`metavib.groups.tails`), and how good
-   its predictions are (`metavib.groups.report`).
+3. Groups held out say what a group's inputs tell of it before its first row (`metavib.groups.start`), how wide the
+   prior is in truth and how heavy its tails are (`metavib.groups.tails`), and how good its predictions are
+   (`metavib.groups.report`).
 
 Rows may have weights, as in weighted least squares: a row of weight w has the noise variance $\sigma^2 / w$. So
 features, outputs and residuals are multiplied by $\sqrt w$ wherever blocks of rows are made, and the noise is
@@ -36,6 +37,7 @@ from metavib.groups.features import NEAR, VALUES, Features, layout, skewed, spre
 from metavib.groups.prior import hierarchical, lifted, logarithms, widened
 from metavib.groups.report import Held, Report, lift, report
 from metavib.groups.rows import Block, blocks, members
+from metavib.groups.start import begin
 from metavib.groups.tails import tails
 from metavib.model import Model
 from metavib.tasks.scaling import Edge, Link, banded, edged
@@ -166,6 +168,7 @@ def validated(draft: Draft, aside: Aside | None = None) -> Learned:
         model = refine(its, x, z, rest, noise_k, random, **options).model
         mine = np.flatnonzero(fold == k)
         held.append(Held(model, [sets[i] for i in mine], [without[i] for i in mine]))
+    held = begin(refined.model, held, x, y, weight)
     factor, *freedom = tails(held, x, y, weight, np.random.default_rng(0))
     for model in (*(each.model for each in held), refined.model):
         widened(model, factor, (freedom[0], freedom[1]))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from metavib.encoders import ExactSites
 from metavib.groups.evidence import Shared
-from metavib.groups.features import Features, Sizes
+from metavib.groups.features import Features, Sizes, squared_distances
 from metavib.kernels import Given
 from metavib.likelihoods import Gaussian, LogitNormal, LogNormal, Warped
 from metavib.methods import gp_vib
@@ -34,16 +34,21 @@ from metavib.tasks.scaling import Band, Edge, Link
 
 NEGLIGIBLE = 1e-5  # directions that add less than this share of the noise variance to a prediction are left out of z
 BODY = "prior.network.body."  # where the tensors of a `Hierarchy` stand among those of its model
-FREEDOM = "prior.kernel.degrees"
+FREEDOM, START = "prior.kernel.degrees", "prior.kernel.start"
+LENGTH = 1.5  # of the kernel between inputs and anchors, of columns of variance 1
 FLOOR = 1e-6  # of the noise variance, of outputs of variance 1
 
 
 class Hierarchy(Backbone):
     r"""What a row becomes under the prior of a new group: $z(x)$ and, last, the mean $\phi(x)^\top \hat w$.
 
+    Where there are anchors U, d(x) comes between the two: what is added to the mean as long as no row is known
+    (`metavib.groups.start`).
+
     Args:
         sizes: of the features.
         rank: length of z.
+        anchors: number of U.
 
     Example:
         >>> import torch
@@ -57,23 +62,40 @@ class Hierarchy(Backbone):
     w: Tensor
     root: Tensor
 
-    def __init__(self, sizes: Sizes, rank: int) -> None:
+    anchors: Tensor
+    weights: Tensor
+
+    def __init__(self, sizes: Sizes, rank: int, anchors: int = 0) -> None:
         super().__init__()
         self.phi = Features(sizes)
-        self.features = rank + 1
+        self.features = rank + 1 + bool(anchors)
+        if anchors:
+            self.register_buffer("anchors", torch.zeros(anchors, sizes.columns, dtype=torch.float64))
+            self.register_buffer("weights", torch.zeros(anchors, dtype=torch.float64))
         shared, own = self.phi.widths
         self.register_buffer("w", torch.zeros(shared, dtype=torch.float64))
         self.register_buffer("root", torch.zeros(shared + own, rank, dtype=torch.float64))
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """z and the mean at inputs `(..., p, d)`."""
+        """z, d where there is one, and the mean at inputs `(..., p, d)`."""
         phi, psi = self.phi.shared(inputs.x), self.phi.own(inputs.x)
-        return torch.cat([torch.cat([phi, psi], -1) @ self.root, (phi @ self.w).unsqueeze(-1)], -1)
+        parts = [torch.cat([phi, psi], -1) @ self.root]
+        if "anchors" in self._buffers:
+            parts.append((across(inputs.x, self.anchors) @ self.weights).unsqueeze(-1))
+        return torch.cat([*parts, (phi @ self.w).unsqueeze(-1)], -1)
 
 
-def empty(sizes: Sizes, rank: int, link: Link | None = None, freedom: Tensor | None = None) -> Model:
+def across(x: Float[Tensor, "*b n d"], anchors: Float[Tensor, "k d"]) -> Float[Tensor, "*b n k"]:
+    r"""A Gaussian kernel over all columns, $e^{-|x - u|^2 / 2 d \ell^2}$."""
+    return torch.exp(-squared_distances(x, anchors) / (2 * x.shape[-1] * LENGTH**2))
+
+
+def empty(
+    sizes: Sizes, rank: int, link: Link | None = None, *, freedom: Tensor | None = None, anchors: int = 0
+) -> Model:
     """A model of the shape that `hierarchical` makes, before anything is known."""
-    return gp_vib(Hierarchy(sizes, rank), Given(freedom), ExactSites(), likelihood(1.0, link)).double()
+    kernel = Given(freedom, torch.ones((), dtype=torch.float64) if anchors else None)
+    return gp_vib(Hierarchy(sizes, rank, anchors), kernel, ExactSites(), likelihood(1.0, link)).double()
 
 
 def likelihood(noise: float, link: Link | None) -> Gaussian | Warped:
@@ -139,7 +161,12 @@ def like(state: Mapping[str, Tensor]) -> Model:
         if shape(FREEDOM) != (2,) or not bool((state[FREEDOM] > 2).all()):
             raise ValueError(f"{FREEDOM} is not two numbers above 2")
         freedom = torch.ones(2, dtype=torch.float64)
-    return empty(sizes, shape(f"{BODY}root", 2)[1], link, freedom)
+    anchors = 0
+    if f"{BODY}anchors" in state:
+        anchors, width = shape(f"{BODY}anchors", 2)
+        if not anchors or width != columns or shape(f"{BODY}weights") != (anchors,) or shape(START, 0):
+            raise ValueError("what is predicted before the first row has no anchors, or is not of the table's columns")
+    return empty(sizes, shape(f"{BODY}root", 2)[1], link, freedom=freedom, anchors=anchors)
 
 
 @torch.no_grad()
@@ -206,7 +233,28 @@ def widened(model: Model, factor: float, freedom: tuple[float, float]) -> Model:
     assert isinstance(noise, Positive)
     backbone.root.mul_(factor**0.5)
     model.likelihood = likelihood(factor * float(noise()), link_of(model))
-    model.prior.kernel = Given(torch.tensor(freedom, dtype=torch.float64))
+    kernel = model.prior.kernel
+    assert isinstance(kernel, Given)
+    model.prior.kernel = Given(torch.tensor(freedom, dtype=torch.float64), kernel.start)
+    return model.requires_grad_(False).eval()
+
+
+@torch.no_grad()
+def started(model: Model, anchors: Float[Tensor, "k d"], weights: Float[Tensor, " k"], factor: float) -> Model:
+    """The same model with something to add to the mean as long as no row is known.
+
+    Args:
+        model: of a new group.
+        anchors: U.
+        weights: of the kernel functions at U.
+        factor: of the variance of a prediction then.
+    """
+    old, kernel = _hierarchy(model), model.prior.kernel
+    assert isinstance(kernel, Given)
+    found = empty(old.phi.sizes, old.root.shape[1], anchors=len(anchors))
+    _hierarchy(found).load_state_dict({**old.state_dict(), "anchors": anchors, "weights": weights})
+    found.prior.kernel = Given(kernel.degrees, torch.tensor(factor, dtype=torch.float64))
+    model.prior = found.prior
     return model.requires_grad_(False).eval()
 
 

@@ -31,6 +31,7 @@ from metavib.groups.report import GROUPS, KNOWN, Held
 from metavib.groups.rows import block
 from metavib.likelihoods import Gaussian, Warped
 from metavib.posteriors.functions import Dual, Primal
+from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
 
@@ -153,6 +154,10 @@ def residuals(held: Held, x: Tensor, y: Tensor, weight: Tensor, known: int, rand
     assert isinstance(posterior, Dual | Primal)
     off = (likelihood.targets(y[q.places]) - at.mean).squeeze(-1)
     var = at.var.squeeze(-1) + likelihood.noise() / weight[q.places]
+    assert isinstance(model.prior, FunctionPrior)
+    if not known and (before := model.prior.kernel.before(encoding.query)) is not None:
+        level, factor = before
+        off, var = off - level.squeeze(-1), var * factor
     deviation = posterior.deviation().unsqueeze(-1).expand_as(off)
     columns = [t[q.mask > 0].numpy() for t in (torch.full_like(off, known), off, var, deviation)]
     return Residuals(*[*columns, np.array(shares)])

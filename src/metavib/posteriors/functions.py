@@ -68,7 +68,7 @@ class Dual(Posterior):
         mean = _add_mean(L_k.mT @ self.L_m, self.kernel, x)
         # Rounding can take the difference of two equal numbers below zero.
         q = Normal(mean.to(x.dtype), var.clamp(min=0).unsqueeze(-1).to(x.dtype))
-        return _up_to_a_factor(q, self.kernel, self.mask.sum(-1), self.deviation())
+        return _up_to_a_factor(q, self.kernel, x, self.mask.sum(-1), self.deviation())
 
     def deviation(self) -> Tensor:
         r"""$\delta = m^\top (K+S)^{-1} m$, how far the points are from what the prior expects; n on average."""
@@ -132,7 +132,7 @@ class Primal(Posterior):
         z = self.kernel.embed(x).double()
         var = self.factor.solve(z.mT).square().sum(-2)
         q = Normal(_add_mean(z @ self.w, self.kernel, x).to(x.dtype), var.unsqueeze(-1).to(x.dtype))
-        return _up_to_a_factor(q, self.kernel, self.memory.n, self.deviation())
+        return _up_to_a_factor(q, self.kernel, x, self.memory.n, self.deviation())
 
     def deviation(self) -> Tensor:
         r"""$\delta = c - b^\top (A+I)^{-1} b$, how far the points are from what the prior expects; n on average."""
@@ -206,15 +206,19 @@ def posterior(kernel: Kernel, phi: Float[Tensor, "*b n m"], mask: Bool[Tensor, "
     return Dual(kernel, z, mask, sites)
 
 
-def _up_to_a_factor(q: Normal, kernel: Kernel, n: Tensor, deviation: Tensor) -> Normal | Student:
+def _up_to_a_factor(q: Normal, kernel: Kernel, phi: Tensor, n: Tensor, deviation: Tensor) -> Normal | Student:
     r"""The same marginals where the size of the process is known up to a factor (eq. 33a)."""
     if (freedom := kernel.freedom()) is None:
         return q
     of_task, of_output = freedom.double()
     ratio = (of_task + deviation) / (of_task + n)
     df = 1 / (1 / of_output + 1 / (of_task + n))
-    ratio, df = (t[..., None, None].expand_as(q.mean).to(q.mean.dtype) for t in (ratio, df))
-    return Student(q.mean, ratio * q.var, ratio, df)
+    ratio, df, n = (t[..., None, None].expand_as(q.mean).to(q.mean.dtype) for t in (ratio, df, n))
+    mean = q.mean
+    if (before := kernel.before(phi)) is not None:
+        level, factor = before
+        mean, ratio = torch.where(n > 0, mean, mean + level), torch.where(n > 0, ratio, ratio * factor)
+    return Student(mean, ratio * q.var, ratio, df)
 
 
 def _add_mean(residual: Tensor, kernel: Kernel, phi: Tensor) -> Tensor:

@@ -1,0 +1,138 @@
+r"""What is predicted of a group before its first row: where its rows lie says something of its level.
+
+A group's own function is independent of its inputs in the prior, and so the shared function is what holds *within*
+groups: one more year of school, in the same town. But towns with more schooling may differ in more than that (Mundlak
+1978), and of a new group of which no row is known an input is all there is. Then
+
+$$E[y \mid x] = g(x) + d(x), \qquad d(x) = E[h_i(x) \mid \text{a row of group i is at } x]$$
+
+is the better prediction. From the first known row on, the rows themselves say what the level is, and d is left out.
+
+Groups held out say what d is: a kernel ridge regression of what their rows are above the shared function, that of other
+groups, $d(x) = k(x, U) (k(U, U) + \lambda S)^{-1} r$. Here k is a Gaussian kernel over all columns and S makes a group
+of many rows count as one of few. $\lambda$ is that of the smallest errors on other groups still; unless these are
+smaller by more than `WORTH`, d is zero.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from metavib.groups.prior import across, started
+from metavib.groups.report import GROUPS, Held
+from metavib.likelihoods import Gaussian, Warped
+from metavib.model import Model
+from metavib.priors import FunctionPrior
+from metavib.tasks.inputs import Points
+
+ANCHORS = 400  # rows U at most
+EACH = 15  # of a group, at most
+PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)  # lambda
+WORTH = 0.05  # share of the error that d must take away
+PARTS = 4
+NARROWEST = 0.02  # factor of the variances, at least
+
+
+class Above(NamedTuple):
+    """Rows of groups held out: inputs, what they are above the shared function, S, and the variance expected."""
+
+    x: Float[Tensor, "rows d"]
+    r: Float[Tensor, " rows"]
+    s: Float[Tensor, " rows"]
+    var: Float[Tensor, " rows"]
+
+
+class Start(NamedTuple):
+    r"""$d(x) = \sum_j w_j k(x, u_j)$, and the factor of the variance of a prediction with it."""
+
+    anchors: Float[Tensor, "k d"]
+    weights: Float[Tensor, " k"]
+    factor: float
+
+    def at(self, x: Float[Tensor, "rows d"]) -> Float[Tensor, " rows"]:
+        """d at some inputs."""
+        return across(x, self.anchors) @ self.weights
+
+
+def begin(model: Model, held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> list[Held]:
+    """Gives d to a model and, from all groups but its own, to each model of groups held out, where it is worth it.
+
+    Args:
+        model: of all groups.
+        held: models, and groups that they know nothing of.
+        x: rows.
+        y: their outputs.
+        weight: by which the noise variance of each row is divided.
+
+    Returns models and groups held out, as many as there are parts of them with a d of their own.
+    """
+    parts = list(held)
+    if len(parts) == 1:  # others are needed to learn d from
+        only = parts[0]
+        ends = [slice(k, None, PARTS) for k in range(min(PARTS, len(only.groups)))]
+        parts = [Held(deepcopy(only.model), only.groups[k], only.aside[k]) for k in ends]
+    if len(parts) < 2:
+        return parts
+    rows = [above(part, x, y, weight, ANCHORS // len(parts)) for part in parts]
+    penalty, left, factor = chosen(rows)
+    if left > 1 - WORTH:
+        return parts
+    for k, part in enumerate(parts):
+        started(part.model, *fitted(_joined(rows[:k] + rows[k + 1 :]), penalty, factor))
+    started(model, *fitted(_joined(rows), penalty, factor))
+    return parts
+
+
+@torch.no_grad()
+def above(held: Held, x: Tensor, y: Tensor, weight: Tensor, most: int) -> Above:
+    """What some rows of groups held out are above the shared function of the others."""
+    prior, likelihood = held.model.prior, held.model.likelihood
+    assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | Warped)
+    groups = held.groups[:GROUPS]
+    each = max(1, min(EACH, most // max(1, len(groups))))
+    sets = [rows[:: max(1, -(-len(rows) // each))] for rows in groups[:most]]
+    i = torch.as_tensor(np.concatenate(sets))
+    phi = prior.features_of(Points(x[i], torch.ones(len(i), dtype=torch.bool)))
+    mean, var = prior.kernel.mean(phi), prior.kernel.diagonal(prior.kernel.embed(phi)) + likelihood.noise() / weight[i]
+    assert mean is not None
+    sizes = torch.as_tensor(np.concatenate([np.full(len(rows), float(len(rows))) for rows in sets]))
+    return Above(x[i], (likelihood.targets(y[i]) - mean).squeeze(-1), sizes / weight[i], var)
+
+
+class Chosen(NamedTuple):
+    """The best penalty, the share of the error that is `left` with d, and its square over the variances expected."""
+
+    penalty: float
+    left: float
+    factor: float
+
+
+def chosen(parts: Sequence[Above]) -> Chosen:
+    """The penalty under which each part is best predicted by d of the others."""
+
+    def squares(penalty: float) -> float:
+        found = 0.0
+        for k, part in enumerate(parts):
+            others = fitted(_joined([*parts[:k], *parts[k + 1 :]]), penalty, 1.0)
+            found += float((part.r - others.at(part.x)).square().sum())
+        return found
+
+    found = {penalty: squares(penalty) for penalty in PENALTIES}
+    best, whole = min(found, key=found.__getitem__), _joined(parts)
+    left = (found[best] / max(float(whole.r.square().sum()), 1e-12)) ** 0.5
+    return Chosen(best, left, max(found[best] / float(whole.var.sum()), NARROWEST))
+
+
+def fitted(rows: Above, penalty: float, factor: float) -> Start:
+    r"""The kernel ridge regression of some rows: weights $(k(U, U) + \lambda S)^{-1} r$."""
+    K = across(rows.x, rows.x) + torch.diag(penalty * rows.s / rows.s.mean())
+    return Start(rows.x, torch.linalg.solve(K, rows.r), factor)
+
+
+def _joined(parts: Sequence[Above]) -> Above:
+    return Above(*(torch.cat(column) for column in zip(*parts, strict=True)))
