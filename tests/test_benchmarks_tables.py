@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binom
 
 from benchmarks.tables import classification, data, protocol, regression, report, run
 
@@ -62,6 +63,16 @@ def test_calibration_error_of_one_probability() -> None:
     assert found["ece"] == pytest.approx(0.3)
     assert found["error"] == pytest.approx(0.5)
     assert found["log_loss"] == pytest.approx(-np.log([0.8, 0.2]).mean())
+
+
+def test_chance_makes_a_calibration_error_of_right_probabilities() -> None:
+    """Of 50 rows in one bin, right with probability 0.8, the share is as far from it as a binomial law says."""
+    trial = protocol.Trial(pd.DataFrame(), np.array([]), pd.DataFrame(), np.array(["a"] * 40 + ["b"] * 10))
+    found = protocol.score_classes([trial], [(np.array(["a", "b"]), np.tile([0.8, 0.2], (50, 1)))])
+    k = np.arange(51)
+    assert found["ece"] == pytest.approx(0, abs=1e-12)
+    assert found["ece_chance"] == pytest.approx(np.sum(binom.pmf(k, 50, 0.8) * abs(k / 50 - 0.8)), abs=0.01)
+    assert found["ece_chance_95"] == pytest.approx(0.11, abs=0.02)  # |Z| < 1.96 of sqrt(0.8 * 0.2 / 50)
 
 
 def test_columns_become_numbers() -> None:

@@ -6,11 +6,18 @@ import torch
 from sklearn.metrics import log_loss
 
 from metavib.adapt.learner import Learner
-from metavib.adapt.predictor import Memorised
 from metavib.adapt.preparation import ModelSpace
+from metavib.encoders import GPEncoder
 from metavib.estimators import FewShotClassifier
-from metavib.groups import learn_shares
-from metavib.groups.shares import FLOOR
+from metavib.groups import hierarchical, learn_shares
+from metavib.groups.evidence import Group, Shared, marginals, said_by, shared, whiten
+from metavib.groups.features import Features, Sizes
+from metavib.groups.logistic import Natural, matched
+from metavib.groups.shares import MatchedSites, Shares
+from metavib.marginals import Normal
+from metavib.model import Model
+from metavib.tasks.inputs import points
+from metavib.tasks.task import Task, examples
 
 
 def people(count=190, each=12, seed=0):
@@ -49,7 +56,7 @@ def test_rows_of_one_class_are_not_certainty_and_more_of_them_say_more(learned, 
     x = people()[0]
     column = learned.classes_.tolist().index(answer)
     p = [learned.adapt(x[:n], [answer] * n).predict_proba(np.zeros((1, 2)))[0, column] for n in (0, 1, 3, 9)]
-    assert p == sorted(p) and p[-1] <= 1 - FLOOR / 2
+    assert p == sorted(p) and p[-1] < 0.99
 
 
 def test_without_a_column_that_says_something_it_is_a_smoothed_share():
@@ -72,7 +79,101 @@ def test_an_update_is_what_all_rows_at_once_give_and_columns_follow_the_classes(
     parts.partial_fit(x[4:9], y[4:9])
     np.testing.assert_allclose(parts.predict_proba(x[:20]), whole.predict_proba(x[:20]), atol=1e-9)
     np.testing.assert_array_equal(whole.predict(x[:20]), whole.classes_[whole.predict_proba(x[:20]).argmax(1)])
-    assert isinstance(whole.predictor_, Memorised) and whole.predictor_.n == 9
+    assert whole.predictor_.n == 9 and not whole.predictor_.constant_size
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(("mean", "var"), [(0.0, 0.1), (1.5, 4.0), (-6.0, 2.0), (4.0, 60.0)])
+def test_a_matched_site_has_the_moments_of_the_likelihood_itself(sign, mean, var):
+    """By numbers: the moments of sigma(+-f) N(f | m, v); the site that was there before is taken out first."""
+    f = torch.linspace(-120, 120, 240_001).double()
+    p = torch.nn.functional.logsigmoid(sign * f) - (f - mean).square() / (2 * var)
+    p = p.softmax(0)
+    wanted = (p * f).sum(), (p * (f - (p * f).sum()).square()).sum()
+    before = Natural(torch.tensor([0.1]).double(), torch.tensor([-0.2]).double())
+    precision = 1 / var + before.tau
+    posterior = (mean / var + before.nu) / precision, 1 / precision
+    tau, nu = matched(torch.tensor([sign]).double(), *posterior, before)
+    found = 1 / (1 / var + tau)
+    assert float(found) == pytest.approx(float(wanted[1]), rel=2e-3)
+    assert float(found * (mean / var + nu)) == pytest.approx(float(wanted[0]), abs=2e-3 * var**0.5)
+
+
+def test_functions_at_the_rows_of_all_groups_are_those_of_one_large_gaussian():
+    random = torch.Generator().manual_seed(0)
+    phi, psi, y = (torch.randn(3, 4, k, generator=random).double() for k in (2, 2, 1))
+    s = 0.5 + torch.rand(3, 4, generator=random).double()
+    group = Group(phi, psi, y.squeeze(-1), s)
+    L, white = whiten(group)
+    mean, var = marginals(group, L, white, shared(said_by(L, white)))
+    flat = phi.reshape(12, 2)
+    K = flat @ flat.mT + torch.block_diag(*(p @ p.mT for p in psi))
+    gain = K @ torch.linalg.inv(K + torch.diag(s.flatten()))
+    torch.testing.assert_close(mean.flatten(), gain @ y.flatten())
+    torch.testing.assert_close(var.flatten(), (K - gain @ K).diagonal())
+
+
+def level(sd, base=-0.5):
+    """People with log-odds of their own and no columns that matter: N(0, sd^2), all but known, beyond the base."""
+    known = Shared(torch.zeros(2).double(), 1e4 * torch.eye(2).double())
+    own = torch.diag(torch.tensor([sd / 0.2**0.5, 0.0, 0.0]).double())
+    x = torch.zeros(5, 1).double()
+    prior = hierarchical(Features(Sizes(1, 0, 1, 0, 0, 0)), known, own, 1.0, x).prior
+    likelihood = Shares(torch.tensor([base]).double())
+    return Model(prior, GPEncoder(MatchedSites()), likelihood).double().requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("sd", [0.5, 1.5, 4.0])
+@pytest.mark.parametrize(("yes", "no"), [(0, 0), (1, 0), (0, 3), (5, 2), (200, 10)])
+def test_probabilities_are_those_of_the_exact_posterior(sd, yes, no):
+    """One integral over a person's log-odds, by numbers, for a few rows as for many."""
+    f = torch.linspace(-40, 40, 80_001).double()
+    logs = -f.square() / (2 * sd**2)
+    for sign, count in ((1, yes), (-1, no)):
+        logs = logs + count * torch.nn.functional.logsigmoid(sign * (f - 0.5))
+    exact = float((logs.softmax(0) * torch.sigmoid(f - 0.5)).sum())
+    x, y = torch.zeros(yes + no, 1).double(), torch.tensor([1] * yes + [0] * no, dtype=torch.long)
+    model = level(sd)
+    found = model.likelihood.predict(
+        model(Task(examples(x, y), examples(torch.zeros(1, 1).double(), torch.zeros(1).long())))
+    )
+    assert float(found[0, 1]) == pytest.approx(exact, abs=0.01)
+
+
+def test_a_row_of_weight_three_is_the_row_three_times(learned):
+    x, y, *_ = people()
+    once = learned.adapt(x[:4], y[:4], sample_weight=[3.0, 1.0, 1.0, 2.0])
+    often = learned.adapt(x[[0, 0, 0, 1, 2, 3, 3]], y[[0, 0, 0, 1, 2, 3, 3]])
+    np.testing.assert_allclose(once.predict_proba(x[:20]), often.predict_proba(x[:20]), atol=1e-9)
+
+
+def test_how_much_people_differ_is_found(learned):
+    """The log-odds of people vary by 1.2^2 in truth, which forty of them say up to a factor."""
+    phi = learned.model_.prior.features_of(points(examples(torch.zeros(1, 2).double(), torch.zeros(1))))
+    assert 0.7 < float(phi[..., :-1].square().sum()) < 3.0
+
+
+def test_many_tasks_at_once_are_each_by_itself(learned):
+    x, y, who, _ = people()
+    some, rest = np.flatnonzero((who >= 40) & (who < 43))[::2], np.flatnonzero((who >= 40) & (who < 43))[1::2]
+    together = learned.adapt(x[some], y[some], tasks=who[some]).predict_proba(x[rest], tasks=who[rest])
+    for i in range(40, 43):
+        mine, at = some[who[some] == i], rest[who[rest] == i]
+        alone = learned.adapt(x[mine], y[mine]).predict_proba(x[at])
+        np.testing.assert_allclose(together[who[rest] == i], alone, atol=1e-9)
+
+
+def test_functions_of_several_classes_become_probabilities():
+    likelihood = Shares(torch.tensor([-1.0, 0.0, 0.5]).double())
+    f = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).double()
+    sure = likelihood.predict(Normal(f, torch.full((4, 3), 1e-12).double()))
+    torch.testing.assert_close(sure, likelihood.probabilities(f), atol=1e-5, rtol=0)
+    torch.testing.assert_close(sure.sum(-1), torch.ones(4).double())
+    y = torch.tensor([0, 1, 2, 0])
+    torch.testing.assert_close(
+        likelihood.log_predictive(Normal(f, f.square()), y).exp(),
+        likelihood.predict(Normal(f, f.square()))[torch.arange(4), y],
+    )
 
 
 def test_several_common_classes_have_probabilities_that_add_up():

@@ -23,6 +23,7 @@ SPLITS = 5
 KNOWN = (0, 1, 3, 5, 10)
 GROUPS, QUERIES, FEWEST = 50, 30, 3
 EPISODES, WAYS, PER_CLASS = 20, 5, 10
+DRAWS = 200  # of labels, for what chance makes of a calibration error
 
 
 class Rows(NamedTuple):
@@ -130,7 +131,12 @@ def score_real(trials: Sequence[Trial], predictions: Sequence[Density]) -> dict[
 def score_classes(
     trials: Sequence[Trial], predictions: Sequence[tuple[np.ndarray, np.ndarray]], *, bins: int = 15
 ) -> dict[str, float]:
-    """Error, log loss, and expected calibration error (of the largest probability, bins of equal width)."""
+    """Error, log loss, and expected calibration error (of the largest probability, bins of equal width).
+
+    Beside the calibration error stands what chance alone makes of it: its mean and its 95 % quantile under labels drawn
+    from the predicted probabilities themselves, which are then right by construction. With a few hundred rows that is
+    several per cent. (Labels are drawn one by one; those of one group go together, which makes chance larger still.)
+    """
     right, largest, losses = [], [], []
     for trial, (labels, p) in zip(trials, predictions, strict=True):
         column = {label: i for i, label in enumerate(labels.tolist())}
@@ -140,13 +146,21 @@ def score_classes(
         right.append(p.argmax(1) == places)
         largest.append(p.max(1))
     hit, sure = np.concatenate(right), np.concatenate(largest)
-    number = np.minimum((sure * bins).astype(int), bins - 1)
-    gaps = [abs(np.sum(hit[number == b] - sure[number == b])) for b in range(bins)]
+    drawn = np.random.default_rng(0).random((DRAWS, len(sure))) < sure
+    chance = [calibration_error(labels, sure, bins) for labels in drawn]
     return {
         "error": float(1 - hit.mean()),
         "log_loss": float(np.concatenate(losses).mean()),
-        "ece": float(np.sum(gaps) / len(hit)),
+        "ece": calibration_error(hit, sure, bins),
+        "ece_chance": float(np.mean(chance)),
+        "ece_chance_95": float(np.quantile(chance, 0.95)),
     }
+
+
+def calibration_error(hit: np.ndarray, sure: np.ndarray, bins: int) -> float:
+    """The mean distance of how often predictions hit from how sure they are, over bins of equal width of the latter."""
+    number = np.minimum((sure * bins).astype(int), bins - 1)
+    return float(np.abs(np.bincount(number, hit - sure, minlength=bins)).sum() / len(hit))
 
 
 class Columns:

@@ -78,6 +78,19 @@ def by_table(found: dict[str, dict[Cell, float]], method: str, title: str, digit
     return "\n".join(lines)
 
 
+def calibration(records: list[dict[str, Any]], method: str) -> str:
+    """What chance makes of the calibration errors of right probabilities, and how many of a method's are small."""
+    measured, mean, high = (cells(records, score)[method] for score in ("ece", "ece_chance", "ece_chance_95"))
+    table = by_table({method: mean}, method, "calibration error of right probabilities, by chance", 3)
+    small = sum(measured[cell] < 0.05 for cell in mean)
+    within = sum(measured[cell] < high[cell] for cell in mean)
+    beyond = float(np.mean([measured[cell] - mean[cell] for cell in mean]))
+    return (
+        f"{table}\n\n{method}'s calibration error is below 5 % in {small} of {len(mean)} cells, and within the 95 % "
+        f"quantile of chance in {within}; it is {100 * beyond:.1f} points beyond the mean of chance on average."
+    )
+
+
 def seconds(records: Iterable[dict[str, Any]]) -> str:
     """Median and largest time to fit, and mean time to adapt to and predict a group."""
     fits, groups = defaultdict(list), defaultdict(list)
@@ -119,5 +132,7 @@ def report(records: list[dict[str, Any]], ours: str) -> str:
                 for method in [ours, "smoothed share", "nearest centroid", "logistic"]:
                     if method in found:
                         parts.append(by_table(found, method, f"{name}, {method}", 3))
+            if ours in cells(mine, "ece_chance"):
+                parts.append(calibration(mine, ours))
         parts.append(seconds(mine))
     return "\n\n".join(parts) + "\n"

@@ -95,7 +95,7 @@ class GPEncoder(Encoder):
             dtype: of features and sites from here on; their own where None.
             weight: how many points each counts as; one where None.
         """
-        m, s = self._sites(phi, y, mask, prior, likelihood, weight)
+        m, s = self.sites.under(prior.kernel, phi, y, mask, likelihood, weight)
         return posterior(prior.kernel, phi.to(dtype=dtype), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
 
     def memory(
@@ -129,27 +129,12 @@ class GPEncoder(Encoder):
         counted = [None] * len(parts) if weight is None else weight.split(part, axis)
         for (x, y, mask), w in zip(parts, counted, strict=True):
             phi = prior.features_of(Points(x, mask), weights)
-            m, s = self._sites(phi, y, mask, prior, likelihood, w)
+            m, s = self.sites.under(prior.kernel, phi, y, mask, likelihood, w)
             m = m * F.one_hot(y, m.shape[-1]) if by_class else m
             sums = memorise(prior.kernel.embed(phi.to(dtype=dtype)), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
             memory = sums if memory is None else memory + sums
         assert memory is not None
         return memory
-
-    def _sites(
-        self,
-        phi: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        prior: FunctionPrior,
-        likelihood: Likelihood,
-        weight: Tensor | None = None,
-    ) -> Sites:
-        """Sites of f - m(x); of f itself where the prior's mean is zero."""
-        m, s = self.sites(phi, y, mask, likelihood)
-        s = s if weight is None else torch.where(mask, s / weight, s)
-        mean = prior.kernel.mean(phi)
-        return Sites(m if mean is None else m - (mean * mask.unsqueeze(-1)).to(m.dtype), s)
 
     def obstacle(self, prior: FunctionPrior, likelihood: Likelihood) -> str | None:
         """None where the kernel is explicit, each point has features and a site of its own, and classes may grow."""
@@ -158,7 +143,7 @@ class GPEncoder(Encoder):
             return (
                 f"the kernel {type(kernel).__name__} has no explicit feature map, so no memory of constant size exists"
             )
-        if (mixing := prior.mixing) is not None:
+        if (mixing := prior.mixing or sites.together) is not None:
             return mixing
         if isinstance(likelihood, ClassLikelihood) and likelihood.latents > 1:
             if not isinstance(likelihood, Softmax) or not isinstance(sites, SimplifiedSites | FullSites):

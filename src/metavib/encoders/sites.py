@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
+from metavib.kernels import Kernel
 from metavib.likelihoods import Gaussian, Likelihood, Warped
 from metavib.networks.layers import Linear, lift, softplus_inverse
 from metavib.posteriors.memory import Sites
@@ -39,6 +40,9 @@ class SiteEncoder(nn.Module, ABC):
         ([1.5, 0.0], [5.0, 1.0])
     """
 
+    together: str | None = None
+    """Why the site of a point depends on the other points of its task; None where it does not."""
+
     @abstractmethod
     def sites(self, phi: Float[Tensor, "*b n m"], y: Shaped[Tensor, "*b n"], likelihood: Likelihood) -> Sites:
         """A site for every point, padding included."""
@@ -54,6 +58,30 @@ class SiteEncoder(nn.Module, ABC):
         m, s = self.sites(phi, y, likelihood)
         s = s.expand(torch.broadcast_shapes(s.shape, mask.shape))
         return Sites(m.masked_fill(~mask.unsqueeze(-1), 0.0), s.masked_fill(~mask, 1.0))
+
+    def under(
+        self,
+        kernel: Kernel,
+        phi: Float[Tensor, "*b n m"],
+        y: Shaped[Tensor, "*b n"],
+        mask: Bool[Tensor, "*b n"],
+        likelihood: Likelihood,
+        weight: Float[Tensor, "*b n"] | None = None,
+    ) -> Sites:
+        """Sites of f - m(x) under a prior; of f itself where the prior's mean is zero.
+
+        Args:
+            kernel: of the prior, and its mean.
+            phi: features.
+            y: outputs.
+            mask: which points are real.
+            likelihood: p(y | f).
+            weight: how many points each counts as; one where None.
+        """
+        m, s = self(phi, y, mask, likelihood)
+        s = s if weight is None else torch.where(mask, s / weight, s)
+        mean = kernel.mean(phi)
+        return Sites(m if mean is None else m - (mean * mask.unsqueeze(-1)).to(m.dtype), s)
 
 
 class ExactSites(SiteEncoder):

@@ -79,6 +79,25 @@ def shared(said: Said) -> Shared:
     return Shared(torch.cholesky_solve(said.b.unsqueeze(-1), L).squeeze(-1), L)
 
 
+def marginals(group: Group, L: Tensor, white: Tensor, shared: Shared) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance of $f_i = \Phi_i w + \Psi_i v_i$ at the rows of a block, given the outputs of all groups.
+
+    The mean is $y_i - S_i C_i^{-1} (y_i - \Phi_i \hat w)$; the variance is the diagonal of $S_i - S_i C_i^{-1} S_i$,
+    which is left where w is known, and of $B V B^\top$ with $B = S_i C_i^{-1} \Phi_i$ and V the covariance of w.
+
+    Args:
+        group: the block.
+        L: what `whiten` found of it, and
+        white: the rest of that.
+        shared: the posterior of w.
+    """
+    left = torch.linalg.solve_triangular(L.mT, white, upper=True)  # C^-1 [Phi, y]
+    U, alpha = left[..., :-1], left[..., -1] - left[..., :-1] @ shared.w
+    half = torch.linalg.solve_triangular(shared.L, U.mT, upper=False)
+    own = group.s - group.s.square() * torch.cholesky_inverse(L).diagonal(dim1=-2, dim2=-1)
+    return group.y - group.s * alpha, own.clamp(min=0) + group.s.square() * half.square().sum(-2)
+
+
 def log_evidence(groups: Sequence[Group], rows: int) -> Tensor:
     r"""$\log p(y) = \log N(y \mid 0, \mathrm{diag}(C_i) + \Phi \Phi^\top)$ of all groups together.
 

@@ -173,10 +173,15 @@ class Features(nn.Module):
         s = self.sizes
         return 1 + s.columns + KNOTS * s.curved + s.points, 2 + s.varying + KNOTS * s.own_curved + s.own_points
 
+    @property
+    def variances(self) -> list[nn.Parameter]:
+        """Logarithms of the variances that are learned, of all parts of g and h_i."""
+        shared = [self.lines, self.bends, self.surface]
+        return [*shared, self.own_constant, self.own_lines, self.own_bends, self.own_surface]
+
     def log_prior(self) -> Tensor:
         r"""$\log p(\theta)$ but for a constant: weak, and wide enough for every table of standardised numbers."""
-        variances = (self.lines, self.bends, self.surface, self.own_constant, self.own_lines, self.own_bends)
-        squares = [((v - log(0.1)) / 2.5).square().sum() for v in (*variances, self.own_surface)]
+        squares = [((v - log(0.1)) / 2.5).square().sum() for v in self.variances]
         squares += [(self.length - log(1.5)).square().sum(), self.slope.square().sum()]
         squares += [(ratio / 0.5).square().sum() for ratio in (self.joint_length, self.own_length)]
         return -0.5 * torch.stack(squares).sum()

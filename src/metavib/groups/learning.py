@@ -21,7 +21,7 @@ What it costs is bounded: parameters are learned from some rows of some groups, 
 block, so that memory does not grow with the number of groups.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from math import inf, log
 from typing import Any, NamedTuple
@@ -342,16 +342,13 @@ def fit_features(
         weight: by which the noise variance of each row is divided; one where None.
         iterations: of L-BFGS, at most.
     """
-    from scipy.optimize import minimize
-
     log_noise = torch.tensor([log(noise)], dtype=x.dtype, requires_grad=True)
     parameters = [*features.requires_grad_().parameters(), log_noise]
     root = torch.ones_like(y) if weight is None else weight.sqrt()
     taken = [(b.take(x), b.take(root * y), b.take(root)) for b in blocks(sets)]
     rows = sum(len(s) for s in sets)
 
-    def negative(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        _set(parameters, theta)
+    def value() -> Tensor:
         groups = [
             Group(
                 features.shared(xs) * r.unsqueeze(-1),
@@ -362,16 +359,28 @@ def fit_features(
             for xs, ys, r in taken
         ]
         prior = features.log_prior() - 0.5 * ((log_noise - log(0.1)) / 3).square().sum()
-        value = -(log_evidence(groups, rows) + prior)
-        slopes = torch.autograd.grad(value, parameters)
-        return float(value.detach()), torch.cat([g.flatten() for g in slopes]).numpy()
+        return log_evidence(groups, rows) + prior
+
+    found = maximise(value, parameters, iterations)
+    features.requires_grad_(False)
+    return Fit(float(log_noise.detach().exp() + NOISE), found)
+
+
+def maximise(value: Callable[[], Tensor], parameters: Sequence[Tensor], iterations: int) -> float:
+    """Moves parameters, in place, to where a value of them is highest, by L-BFGS; returns it."""
+    from scipy.optimize import minimize
+
+    def negative(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        _set(parameters, theta)
+        found = -value()
+        slopes = torch.autograd.grad(found, parameters)
+        return float(found.detach()), torch.cat([g.flatten() for g in slopes]).numpy()
 
     start = torch.cat([p.detach().flatten() for p in parameters]).numpy()
     bounds = [(low - REACH, low + REACH) for low in start]
     found = minimize(negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
     _set(parameters, found.x)
-    features.requires_grad_(False)
-    return Fit(float(log_noise.detach().exp() + NOISE), -float(found.fun))
+    return -float(found.fun)
 
 
 def _set(parameters: Sequence[Tensor], values: np.ndarray) -> None:
@@ -439,7 +448,7 @@ def refine(
     """
     some = sample(sets, REFINE_ROWS, REFINE_EACH, random)
     sampled = x[torch.as_tensor(np.concatenate(some)[:4000])]
-    basis = _directions(features.own(sampled))
+    basis = directions(features.own(sampled))
     spread = Spread(torch.eye(basis.shape[1], dtype=x.dtype), noise)
     parts = list(blocks(some))
     root = torch.ones_like(y) if weight is None else weight.sqrt()
@@ -447,7 +456,7 @@ def refine(
     def posterior(spread: Spread, of: Iterable[Block] | None = None) -> Shared:
         own = basis @ linalg.cholesky(spread.sigma, what="Sigma")
         of = blocks(sample(sets, SHARED_ROWS, SHARED_EACH, random)) if of is None else of
-        return shared(_sum(said(_group(b, features, own, x, y, root, spread.noise)) for b in of))
+        return shared(total(said(_group(b, features, own, x, y, root, spread.noise)) for b in of))
 
     def residuals(w: Tensor) -> list[Residuals]:
         found = []
@@ -521,15 +530,16 @@ def _group(b: Block, features: Features, own: Tensor, x: Tensor, y: Tensor, root
     return Group(features.shared(xs) * r, (features.own(xs) @ own) * r, b.take(root * y), s)
 
 
-def _directions(psi: Tensor) -> Tensor:
+def directions(psi: Tensor) -> Tensor:
     """The leading directions of a group's own function over some rows, at most `OWN`."""
     values, vectors = torch.linalg.eigh(psi.mT @ psi / len(psi))
     return vectors[:, values > 1e-7 * values[-1]][:, -OWN:]
 
 
-def _sum(parts: Iterable[Said]) -> Said:
-    total = None
+def total(parts: Iterable[Said]) -> Said:
+    """What all groups say of w, block by block."""
+    found = None
     for part in parts:
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+        found = part if found is None else found + part
+    assert found is not None
+    return found

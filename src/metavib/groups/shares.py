@@ -1,17 +1,16 @@
 r"""Classes that all groups have in common: how probable each of them is, from what other groups and a few rows say.
 
-The indicator of a class, 1 for its rows and 0 for the others, is a real output like any other. Under the hierarchical
-prior of `metavib.groups` (THEORY.md, section 12) its predictive mean is the best linear predictor of the indicator, and
-so an estimate of the class's probability that shrinks towards what is usual: with no rows of a group it is what the
-columns say in all groups, with n rows and no columns it is the smoothed share
+The log-odds of a class, against all others, are a function of the columns: one that all groups share, and one of each
+group's own, under the hierarchical prior of `metavib.groups` (THEORY.md, section 12). With no rows of a group its
+probability is what the columns say in all groups; each row moves it, by as much as groups differ from each other, so
+that rows of one class never mean certainty. Without columns it is close to the smoothed share
 
-$$P(y = c) = \frac{n_c + \lambda\, \bar p_c}{n + \lambda}, \qquad \lambda = \sigma^2 / \tau^2,$$
+$$P(y = c) = \frac{n_c + \lambda\, \bar p_c}{n + \lambda}.$$
 
-with $\sigma^2$ the variance of the indicator within groups and $\tau^2$ that between them. Rows of one class never mean
-certainty.
-
-Of two classes one has an indicator, and the model is GP-VIB with one latent function: what is known of a group has a
-memory of constant size. Of more classes each has a prior of its own, and the points of a group are kept.
+Rows become Gaussian sites by expectation propagation (`metavib.groups.logistic`), in learning and in new groups. The
+site of a row depends on the other rows of its group: the points of a group are kept, and no memory of constant size
+serves in their place. Of two classes one has a function, of more each has one, and probabilities are made to add up
+to 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,63 +23,59 @@ from torch import Tensor, nn
 
 from metavib.encoders import GPEncoder, SiteEncoder
 from metavib.encoders.encoder import Encoder
-from metavib.groups.learning import draft
+from metavib.groups.logistic import Natural, learn_logistic, log_odds, matched, towards
 from metavib.groups.prior import like
-from metavib.likelihoods import ClassLikelihood, Likelihood
+from metavib.kernels import Kernel
+from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.model import Model
+from metavib.posteriors.functions import posterior
 from metavib.posteriors.memory import Sites
 from metavib.posteriors.posterior import Encoding, Posterior
 from metavib.random import Noise
-from metavib.tasks import scaling as scalings
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
 
-FLOOR = 0.02  # no probability is smaller, or than half of the class's share of the rows learned from
+SWEEPS = 8  # over the sites of a new group's rows
+SAMPLES = 200  # of the functions of several classes, where an expectation has no closed form
 
 
 @final
 class Shares(ClassLikelihood):
-    """Probabilities that are the values of functions themselves, kept away from 0 and 1, and made to add up to 1.
+    """Logistic functions of latent ones: of the second class where there are two, of each where there are more.
 
-    The latent functions are the standardised indicators of the classes: of the second one where there are two, of each
-    where there are more. Labels are the places of the classes, and mean the same in every group.
+    Labels are the places of the classes, and mean the same in every group. Of more than two classes the logistic
+    functions are divided by their sum.
 
     Args:
-        mean: of each indicator over the rows learned from, `(c,)`.
-        scale: standard deviation of each.
-        noise: variance of each around a group's own function, once standardised.
-        floor: the smallest probability of each class, `(N,)`.
+        base: log-odds of each of these classes among all rows learned from, which are added to the latent functions.
 
     Example:
-        One person in four says yes, and no probability is to be below 0.1.
+        One person in four says yes; of another it is known that they say it more often, how often is not.
 
-        >>> likelihood = Shares(*torch.tensor([[0.25], [0.5], [0.8]]), torch.tensor([0.1, 0.1]))
-        >>> likelihood.predict(Normal(torch.tensor([[0.0], [1.6]]), torch.ones(2, 1)))
+        >>> likelihood = Shares(torch.tensor([1 / 3]).log())
+        >>> likelihood.predict(Normal(torch.tensor([[0.0], [2.0]]), torch.tensor([[0.0], [1.0]])))
         tensor([[0.7500, 0.2500],
-                [0.0870, 0.9130]])
+                [0.3211, 0.6789]])
     """
 
-    mean: Tensor
-    scale: Tensor
-    noise: Tensor
-    floor: Tensor
+    base: Tensor
 
-    def __init__(self, mean: Tensor, scale: Tensor, noise: Tensor, floor: Tensor) -> None:
+    def __init__(self, base: Tensor) -> None:
         super().__init__()
-        self.latents, self.classes = len(mean), len(floor)
-        for name, values in (("mean", mean), ("scale", scale), ("noise", noise), ("floor", floor)):
-            self.register_buffer(name, values)
+        self.latents, self.classes = len(base), max(2, len(base))
+        self.register_buffer("base", base)
 
     def targets(self, y: Tensor) -> Tensor:
-        """The standardised indicators."""
-        first = self.classes - self.latents  # of two classes the second has the only one
+        """+1 in the columns of a row's own class, -1 in the others."""
+        first = self.classes - self.latents  # of two classes the second has the only column
         columns = torch.arange(first, self.classes, device=y.device)
-        return ((y.unsqueeze(-1) == columns).to(self.mean.dtype) - self.mean) / self.scale
+        return 2 * (y.unsqueeze(-1) == columns).to(self.base.dtype) - 1
 
     def nodes(self, q: Marginals, noise: Noise = None) -> Nodes:
-        """One node, the mean of q: an indicator's probability is its expectation."""
-        return Nodes(q.mean[None], q.mean.new_zeros(1))
+        """Draws of several functions; quadrature of one."""
+        several = isinstance(q, Normal) and self.latents > 1
+        return q.monte_carlo(SAMPLES, noise) if isinstance(q, Normal) and several else super().nodes(q, noise)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """The logarithm of the label's probability."""
@@ -88,34 +83,75 @@ class Shares(ClassLikelihood):
         return self.probabilities(f).log().gather(-1, index).squeeze(-1)
 
     def probabilities(self, f: Tensor) -> Tensor:
-        """The indicators in their own units, none below its floor."""
-        p = f * self.scale + self.mean
-        p = torch.cat([1 - p, p], -1) if self.latents == 1 else p
-        p = p.maximum(self.floor)
-        return p / p.sum(-1, keepdim=True)
+        """Logistic functions, which add up to 1."""
+        return self._together(torch.sigmoid(f + self.base))
+
+    def predict(self, q: Marginals, noise: Noise = None) -> Tensor:
+        """The expected logistic function of each class, in closed form; divided by their sum."""
+        if not isinstance(q, Normal):
+            return super().predict(q, noise)
+        mean, var = q.mean + self.base, q.var.expand(q.mean.shape)
+        yes = torch.ones(mean.shape[:-1], dtype=torch.int64, device=mean.device)
+        columns = zip(mean.split(1, -1), var.split(1, -1), strict=True)
+        each = [Bernoulli().log_predictive(Normal(m, v), yes) for m, v in columns]
+        return self._together(torch.stack(each, -1).exp())
+
+    def log_predictive(self, q: Marginals, y: Tensor, noise: Noise = None) -> Tensor:
+        """The logarithm of what `predict` has for a label."""
+        return self.predict(q, noise).log().gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def _together(self, p: Tensor) -> Tensor:
+        return torch.cat([1 - p, p], -1) if self.latents == 1 else p / p.sum(-1, keepdim=True)
 
 
 @final
-class IndicatorSites(SiteEncoder):
-    """The standardised indicator of a class itself, with its noise: the exact posterior.
+class MatchedSites(SiteEncoder):
+    """Sites of rows of a class, and of others, by expectation propagation.
 
     Args:
-        column: which of the likelihood's indicators.
+        column: which of the likelihood's functions.
     """
+
+    together = "how much a row of a common class says depends on the other rows of its group, which are kept"
 
     def __init__(self, column: int = 0) -> None:
         super().__init__()
         self.column = column
 
     def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
-        """An observation for each point."""
+        """+1 for rows of the class and -1 for others, of variance 1: what sites are matched to."""
+        m = likelihood.targets(y)[..., self.column : self.column + 1].to(phi.dtype)
+        return Sites(m, m.new_ones(()))
+
+    def under(
+        self,
+        kernel: Kernel,
+        phi: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        likelihood: Likelihood,
+        weight: Tensor | None = None,
+    ) -> Sites:
+        """Sites of f less its mean, matched again and again until they agree with each other."""
         assert isinstance(likelihood, Shares)
-        m = likelihood.targets(y)[..., self.column : self.column + 1]
-        return Sites(m.to(phi.dtype), likelihood.noise[self.column].to(phi.dtype))
+        sign, counted = self(phi, y, mask, likelihood).m.squeeze(-1), torch.ones_like(phi[..., 0])
+        counted = counted if weight is None else torch.where(mask, weight.to(phi.dtype), counted)
+        mean, base = kernel.mean(phi), likelihood.base[self.column]
+        assert mean is not None
+        q = Normal(mean, kernel.diagonal(kernel.embed(phi)).unsqueeze(-1))
+        nothing = torch.zeros_like(sign)
+        site, found = Natural(nothing, nothing), Sites(nothing.unsqueeze(-1), counted)
+        for number in range(SWEEPS):
+            target = matched(sign, q.mean.squeeze(-1) + base, q.var.squeeze(-1), site, counted)
+            site = target if number == 0 else towards(site, target)
+            m, s = (site.m - base).unsqueeze(-1) - mean, 1 / (counted * site.tau)
+            found = Sites(m.masked_fill(~mask.unsqueeze(-1), 0.0), s.masked_fill(~mask, 1.0))
+            q = posterior(kernel, phi, mask, found).marginals(phi)
+        return found
 
 
 class ClassPriors(nn.Module):
-    """Priors over functions, one for the indicator of each class.
+    """Priors over functions, one for the log-odds of each class.
 
     Args:
         parts: the prior of each.
@@ -145,7 +181,7 @@ class ClassPosteriors(Posterior):
 
 @final
 class EachClass(Encoder):
-    """The exact posterior of each class's indicator, under a prior of its own.
+    """The posterior of each class's log-odds, under a prior of its own.
 
     Args:
         classes: how many there are.
@@ -153,7 +189,7 @@ class EachClass(Encoder):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.columns = nn.ModuleList(GPEncoder(IndicatorSites(column)) for column in range(classes))
+        self.columns = nn.ModuleList(GPEncoder(MatchedSites(column)) for column in range(classes))
 
     def forward(
         self,
@@ -191,8 +227,8 @@ def learn_shares(
         y: the class of each row, numbered from 0.
         group: the group of each row, numbered from 0.
         classes: how many there are, some of which may have no row.
-        seed: of samples and folds.
-        weight: by which the noise variance of each row is divided, above zero; one where None.
+        seed: of samples.
+        weight: how many rows each counts as, above zero; one where None.
 
     Example:
         People who say yes each with a frequency of their own, about one in four in the mean.
@@ -208,21 +244,13 @@ def learn_shares(
         >>> 0.1 < p(0) < 0.4, p(0) < p(1) < p(5) < 0.99
         (True, True)
     """
-    counts = np.maximum(np.bincount(y.numpy(), minlength=classes), 0.5)
-    floor = torch.tensor(np.minimum(FLOOR, counts / counts.sum() / 2))
-    models, scales = [], []
+    weight = torch.ones_like(x[:, 0]) if weight is None else weight
+    priors, base = [], []
     for number in range(classes) if classes > 2 else (1,):
-        indicator = (y == number).double()
-        scales.append(scalings.outputs(indicator.numpy()))
-        models.append(draft(x, scales[-1].standardise(indicator), group, seed=seed, weight=weight).refined.model)
-    noise = [float(model.likelihood.noise()) for model in models]  # type: ignore[operator]
-    likelihood = Shares(
-        torch.stack([s.mean for s in scales]),
-        torch.stack([s.scale for s in scales]),
-        torch.tensor(noise).double(),
-        floor,
-    )
-    return _model([model.prior for model in models], likelihood)
+        yes = (y == number).double()
+        base.append(log_odds(yes, weight))
+        priors.append(learn_logistic(x, yes, group, base[-1], seed=seed, weight=weight).prior)
+    return _model(priors, Shares(torch.tensor(base, dtype=torch.float64)))
 
 
 def like_shares(state: Mapping[str, Tensor]) -> Model:
@@ -239,26 +267,22 @@ def like_shares(state: Mapping[str, Tensor]) -> Model:
         >>> like_shares(saved).load_state_dict(saved)
         <All keys matched successfully>
     """
-    sizes = {}
-    for name in ("mean", "scale", "noise", "floor"):
-        if state[f"likelihood.{name}"].ndim != 1:
-            raise ValueError(f"likelihood.{name} is no list of numbers")
-        sizes[name] = len(state[f"likelihood.{name}"])
-    classes, latents = sizes["floor"], sizes["mean"]
-    if classes < 2 or latents != (1 if classes == 2 else classes):
-        raise ValueError(f"there are {latents} functions for {classes} classes")
+    if state["likelihood.base"].ndim != 1:
+        raise ValueError("likelihood.base is no list of numbers")
+    latents = len(state["likelihood.base"])
+    if latents < 1 or latents == 2:
+        raise ValueError(f"there are {latents} functions, and of two classes one has a function")
     parts = []
     for n in range(latents):
         prefix = "prior." if latents == 1 else f"prior.parts.{n}."
         part = {f"prior.{k.removeprefix(prefix)}": t for k, t in state.items() if k.startswith(prefix)}
         parts.append(like(part).prior)
-    blank = (torch.zeros(size, dtype=torch.float64) for size in sizes.values())
-    return _model(parts, Shares(*blank))
+    return _model(parts, Shares(torch.zeros(latents, dtype=torch.float64)))
 
 
 def _model(priors: Sequence[nn.Module], likelihood: Shares) -> Model:
     if len(priors) == 1:
-        return _ready(Model(priors[0], GPEncoder(IndicatorSites()), likelihood))
+        return _ready(Model(priors[0], GPEncoder(MatchedSites()), likelihood))
     return _ready(Model(ClassPriors(priors), EachClass(len(priors)), likelihood))
 
 

@@ -60,7 +60,7 @@ def like(config: Config, state: Mapping[str, Tensor]) -> Model:
     """
     if config.method != HIERARCHICAL:
         return model(config)
-    return groups.like_shares(state) if "likelihood.floor" in state else groups.like(state)
+    return groups.like_shares(state) if "likelihood.base" in state else groups.like(state)
 
 
 def in_precision(built: Model, precision: str) -> Model:
