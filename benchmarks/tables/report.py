@@ -130,7 +130,7 @@ def report(records: list[dict[str, Any]], ours: str) -> str:
                 found = cells(mine, score)
                 parts.append(markdown(ranks(found), f"mean rank, {name}"))
                 for method in [ours, "smoothed share", "nearest centroid", "logistic"]:
-                    if method in found:
+                    if found.get(method):
                         parts.append(by_table(found, method, f"{name}, {method}", 3))
             if ours in cells(mine, "ece_chance"):
                 parts.append(calibration(mine, ours))

@@ -146,7 +146,8 @@ class MatchedSites(SiteEncoder):
             site = target if number == 0 else towards(site, target)
             m, s = (site.m - base).unsqueeze(-1) - mean, 1 / (counted * site.tau)
             found = Sites(m.masked_fill(~mask.unsqueeze(-1), 0.0), s.masked_fill(~mask, 1.0))
-            q = posterior(kernel, phi, mask, found).marginals(phi)
+            under_all = posterior(kernel, phi, mask, found).marginals(phi)
+            q = Normal(under_all.mean, under_all.var)
         return found
 
 
