@@ -106,6 +106,24 @@ def test_points_are_added_taken_away_and_brought_together(trained):
     assert whole.constant_size == (target == "demand")
 
 
+def test_a_file_without_rows_is_a_task_of_which_nothing_is_known(trained, tmp_path):
+    """Its header is enough to adapt by; there is nothing to predict in it, and nothing to train on."""
+    run, target, data, _ = trained
+    data[:0].to_csv(tmp_path / "none.csv", index=False)
+    data[:5].drop(columns=target).to_csv(tmp_path / "query.csv", index=False)
+    task = tmp_path / "none.safetensors"
+    assert "0 points" in done("adapt", run, "--support", tmp_path / "none.csv", "--out", task)
+    found = json.loads(done("predict", task, "--query", tmp_path / "query.csv", "--json"))
+    learner = Learner.from_run(run)
+    wanted = learner.adapt(data[:0]).predict(data[:5]).rows()
+    name = next(iter(wanted[0]))
+    assert [row[name] for row in found] == [row[name] for row in wanted]
+    ended = metavib("predict", task, "--query", tmp_path / "none.csv")
+    assert ended.status == 2 and "none.csv: there are no rows to predict" in " ".join(ended.err.split())
+    ended = metavib("train", "table", tmp_path / "none.csv", "--task", "town", "--target", target)
+    assert ended.status == 2 and "a header and no rows" in " ".join(ended.err.split())
+
+
 def test_the_service_takes_rows_as_the_table_has_them(trained, tmp_path):
     """A task that is made and asked over HTTP says what the learner says; of no rows too."""
     run, target, data, _ = trained

@@ -255,8 +255,7 @@ def test_what_is_no_parquet_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match=r"t\.parquet: this is no Parquet file"):
         read(tmp_path / "t.parquet")
     pq.write_table(pa.table({"a": pa.array([], pa.float64())}), tmp_path / "e.parquet")
-    with pytest.raises(ValueError, match="has no rows"):
-        read(tmp_path / "e.parquet")
+    assert not len(read(tmp_path / "e.parquet"))  # which training refuses, and adapting takes
     pq.write_table(pa.table({"heat": [1.0]}), tmp_path / "f.parquet")
     with pytest.raises(ValueError, match=r"f\.parquet: there is no column 'heart'. Did you mean 'heat'"):
         read(tmp_path / "f.parquet", columns=["heart"])

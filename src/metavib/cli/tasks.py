@@ -105,6 +105,8 @@ def predict(
     write = _writer(json_=json_, csv_=csv_, out=out)
     _, learner = _learner(file, run)
     beside = learner.preparation.beside(query)
+    if not beside:
+        raise ValueError(f"{query}: there are no rows to predict.")
     if _many(file, task):
         tasks = learner.load_many(file)
         found = tasks.predict(query, task).rows(level)

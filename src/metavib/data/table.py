@@ -235,8 +235,6 @@ def _read_csv(path: Path, names: Sequence[str], wanted: Sequence[str], as_text: 
                 del numbers[name]
             else:
                 numbers[name].append(value)
-    if not lines:
-        raise ValueError(f"{path}: the file has a header and no rows.")
     found: dict[str, np.ndarray] = {}
     for name in wanted:
         if name in numbers:
@@ -258,8 +256,6 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
         found = in_memory(data)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: this is no Parquet file ({str(error).splitlines()[0]}).") from error
-    if not data.num_rows:
-        raise ValueError(f"{path}: the file has no rows.")
     return Table(found.columns, str(path), None, found.categories)
 
 

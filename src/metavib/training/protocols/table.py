@@ -123,7 +123,10 @@ def read_table(table: TableConfig) -> Cells:
     texts = (*table.categories, table.task, *(name.strip() for name in table.task.split(",")))
     if table.columns:
         texts += schema(table).texts
-    return read(table.csv, texts=texts)
+    found = read(table.csv, texts=texts)
+    if not len(found):
+        raise ValueError(f"{table.csv}: the file has a header and no rows.")
+    return found
 
 
 def _with_likelihood(config: Config, cells: Cells) -> Config:
@@ -138,7 +141,7 @@ def _with_likelihood(config: Config, cells: Cells) -> Config:
         if not 2 <= len(found) <= CLASSES and name != "bernoulli":
             raise ValueError(
                 f"{cells.source}: column {target!r} has {len(found)} different values; a target of classes has between "
-                f"2 and {CLASSES}."
+                f"2 and {CLASSES}, and any other holds numbers (dates as days since the first one, for instance)."
             )
         name = name if name != "gaussian" else "bernoulli" if len(found) == 2 else "softmax"
         if name == "bernoulli" and len(found) != 2 and not found <= {"0", "1"}:
