@@ -37,7 +37,7 @@ from metavib.tasks.task import Examples
 
 QUERIES = 10  # rows of each group that are predicted, beside those that were left out of learning
 LOWEST = 4.2  # of a and nu: the variance of predictions exists, whatever is known
-SPREAD = 0.5  # deviation of log c in its prior
+SPREAD = 0.2  # deviation of log c in its prior: with few groups the width stays what the evidence says
 USUAL, DECADES = 3.0, 1.5  # mean and deviation of log(a - LOWEST) and log(nu - LOWEST) in theirs
 WIDTHS = (0.5, 4.0)  # of c: rows without noise would make it nothing, and a group's own function with it
 ROWS = 20  # rows of a group that count at most
