@@ -78,6 +78,8 @@ def test_what_is_no_file_of_this_estimator_is_refused(tmp_path):
     fitted, path = FITS["hierarchical"](), tmp_path / "e.safetensors"
     with pytest.raises(FileNotFoundError, match="there is no file"):
         FewShotRegressor.load(path)
+    with pytest.raises(ValueError, match=r"is a folder, .* read by metavib.Learner.from_run"):
+        FewShotRegressor.load(tmp_path)
     path.write_bytes(b"\x80\x04}q\x00.")  # a pickle
     with pytest.raises(ValueError, match="no safetensors file"):
         FewShotRegressor.load(path)

@@ -168,6 +168,7 @@ def test_two_columns_of_ids_are_one_task_for_each_combination():
         (lambda x, y: (x, pd.to_timedelta(y, unit="D")), "numbers or labels; got dates or durations"),
         (lambda x, y: (pd.DataFrame(np.hstack([x, x]), columns=["a", "a"]), y), "two columns named 'a'; rename one"),
         (lambda x, y: ([{"a": v} for v in x[:, 0]], y), "got dictionaries: make a data frame of them"),
+        (lambda x, y: (pl.DataFrame({"a": x[:, 0]}).lazy(), y), r"got a lazy frame: pass frame.collect\(\)"),
     ],
 )
 def test_inputs_and_outputs_that_do_not_fit_are_explained(make, message):

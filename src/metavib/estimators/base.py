@@ -495,6 +495,8 @@ def _check_form(X: Any) -> None:
             "X must be a data frame or an array of rows; got dictionaries: make a data frame of them, as "
             "pandas.DataFrame(rows)."
         )
+    if hasattr(X, "collect") and hasattr(X, "lazy"):
+        raise TypeError("X must be a data frame or an array of rows; got a lazy frame: pass frame.collect().")
     if hasattr(X, "iloc") and getattr(X, "ndim", 2) == 1 and X.dtype == object:
         raise ValueError(
             "X must be a data frame or an array of rows; got one row: pass a frame of it, frame.iloc[[0]]."

@@ -130,6 +130,8 @@ def load(cls: type, path: Path) -> Any:
         FileNotFoundError: there is no such file.
         ValueError: it is no estimator file, of another estimator, or damaged.
     """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, and no estimator file; a run is read by metavib.Learner.from_run.")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
     tensors, texts = read_tensors(path)

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from metavib import linalg
-from metavib.groups.learning import Aside, Learned, draft, links, validated
+from metavib.groups.learning import NOISE, Aside, Learned, draft, links, validated
 from metavib.groups.rows import Block, blocks, members
 from metavib.likelihoods import Gaussian, RealLikelihood, Warped
 from metavib.marginals import Marginals, Student
@@ -99,10 +99,13 @@ def usual(
 ) -> float:
     """How far rows usually are from what the others say, in standard deviations: by the median, and 1 at most.
 
-    A model that has learned from wrong rows takes all rows for noisier than they are. Their median tells.
+    A model that has learned from wrong rows takes all rows for noisier than they are. Their median tells. But no table
+    is believed to have less noise than a model may have: without any, rounding would be far from what others say.
     """
     found = [rest.off(~rest.real)[rest.real] for rest in _rests(model, x, y, group, weight)]
-    return min(1.0, float(torch.cat(found).median()) / HALF)
+    assert isinstance(model.likelihood, Gaussian | Warped)
+    least = (NOISE / float(model.likelihood.noise())) ** 0.5
+    return min(1.0, max(least, float(torch.cat(found).median()) / HALF))
 
 
 def _rests(model: Model, x: Tensor, y: Tensor, group: np.ndarray, weight: Tensor | None) -> Iterator[Rest]:
