@@ -129,7 +129,8 @@ def datasets() -> dict[str, Callable[[], tuple[str, Labelled, Labelled]]]:
 
     def emnist() -> tuple[str, Labelled, Labelled]:
         written = characters.emnist(ink=True)
-        return "characters", *(select_classes(written, range(part, written.classes, 2)) for part in (0, 1))
+        even, odd = (select_classes(written, range(part, written.classes, 2)) for part in (0, 1))
+        return "characters", even, odd
 
     return {
         "mini-ImageNet": lambda: (

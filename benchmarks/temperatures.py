@@ -165,7 +165,7 @@ def characters(tasks: int) -> tuple[Temperature, list[dict[str, Any]]]:
             *(torch.cat([getattr(found[k, shots], part) for k in kinds()]) for part in "py")
         )
         row: dict[str, Any] = {"kind": kind, "shots": shots, "own": metrics.fit_temperature(p, y), "one": pooled}
-        warmths = {"none": 1.0, "at one T": pooled, "chosen": chosen.at(shots) * chosen.factor(phi)}
+        warmths: dict[str, Any] = {"none": 1.0, "at one T": pooled, "chosen": chosen.at(shots) * chosen.factor(phi)}
         for name, T in warmths.items():
             q = metrics.tempered(p, T)
             row[name] = {"nll": float(metrics.nll(q, y).mean()), "ece": metrics.ece(q, y)}
@@ -197,7 +197,7 @@ def fit(found: Mapping[int, Sequence[OnKind]]) -> Temperature:
         total.backward()
         return total
 
-    optimiser.step(loss)  # type: ignore[arg-type]
+    optimiser.step(loss)
     b = (slope / sd).detach()
     return Temperature(tuple(found), tuple(logs.detach().exp().tolist()), (*b.tolist(), -float(mean @ b)))
 

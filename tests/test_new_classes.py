@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from metavib import FewShotClassifier
-from metavib.estimators.columns import learn_columns
+from metavib.estimators.columns import SPHERE, learn_columns
 from metavib.estimators.tasks import Rows
 from metavib.networks.whitened import Whitened, rank_for
 from metavib.tasks.inputs import Inputs
@@ -92,3 +92,39 @@ def test_many_rows_of_the_classes_of_fit_are_predicted_from_some_of_each(monkeyp
     e = FewShotClassifier(kernel="rbf", random_state=0).fit(x, labels)
     assert e.predictor_.n == 60 and e.score(x, labels) > 0.5
     assert FewShotClassifier(kernel="linear", random_state=0).fit(x, labels).predictor_.n == 120
+
+
+def embeddings(classes=24, each=12, seed=0):
+    """Features as a network has them: not negative, and the larger ones are those that say something of the class."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), each)
+    size = np.where(np.arange(120) < 30, 1.0, 0.05)
+    x = 1.5 * (size * rng.normal(size=(classes, 120)))[labels] + rng.normal(size=(len(labels), 120))
+    return size * np.maximum(x, 0) * np.exp(0.3 * rng.normal(size=(len(labels), 1))), labels
+
+
+def test_features_of_a_network_are_compared_as_they_are_and_are_calibrated_for_one_row_as_for_five(tmp_path):
+    """Their columns are not standardised where that is worse for classes held out; a file keeps all of it."""
+    x, labels = embeddings()
+    known = labels < 18
+    learner = FewShotClassifier(random_state=0).fit(x[known], labels[known])
+    assert learner.candidates_[0].reach == SPHERE and {c.reach for c in learner.candidates_} > {SPHERE}
+    temperature = learner.learner_.trained.temperature
+    assert temperature.shots[0] == 1 and len(temperature.shots) > 1 and not temperature.plain
+    few = np.flatnonzero(~known)[::4]
+    new = learner.adapt(x[few], labels[few])
+    p = new.predict_proba(x[~known])
+    assert np.mean(new.classes_[p.argmax(1)] == labels[~known]) > 0.8
+    new.save(tmp_path / "new.safetensors")
+    again = FewShotClassifier.load(tmp_path / "new.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(x[~known]), p)
+    assert again.learner_.trained.temperature == temperature
+
+
+def test_embeddings_have_a_temperature_for_each_number_of_rows_and_tables_none():
+    x, labels = embeddings(16, 20, seed=1)
+    rows = Rows(torch.tensor(x), torch.tensor(labels), np.zeros(len(labels), dtype=int))
+    options = {"ways": 3, "shots": (1, 10), "kernels": ("linear",), "seed": 0}
+    found, plain = learn_columns(rows, **options, embeddings=True), learn_columns(rows, **options)
+    assert found.temperature.shots == (1, 3, 10) and plain.temperature.plain
+    assert len({round(T, 6) for T in found.temperature.values}) == 3

@@ -52,7 +52,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     By default classes that are new are told apart by the columns themselves, without a network: a kernel on them, how
     they are whitened and how sure predictions are is chosen by tasks of classes held out, in seconds
-    (`metavib.estimators.columns`). `candidates_` has what was tried.
+    (`metavib.estimators.columns`). `candidates_` has what was tried. Rows of a hundred numbers or more count as
+    features of a network: these are tried as they are too, and have a temperature for each number of rows of a class.
 
     **Pictures** are learned from as `metavib train images` does it, by the same code: `fit(X, y)` with an array
     `(n, H, W)`, `(n, H, W, C)` or `(n, C, H, W)` of uint8 or of floats from 0 to 1, or with a list of paths, Pillow
@@ -190,6 +191,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             return self._learn(Rows(self._inputs(X), labels, ids, weight), seed)
         rows = Rows(x, torch.as_tensor(_within(y, ids)), ids, weight)
         if self._by_columns():
+            if self._wide and self.missing == "refuse":  # embeddings, whose numbers have a common scale
+                self.scaling_ = self.scaling_._replace(x=scalings.unscaled(X.shape[1]))
             self._choose(rows._replace(x=self._inputs(X)), seed)
             return self._settle(X, y, tasks, weight)
         model = self._model(x, self._new_likelihood(), seed)
@@ -262,15 +265,19 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             and (self.likelihood == "softmax")
         )
 
+    @property
+    def _wide(self) -> bool:
+        """Whether rows are embeddings."""
+        return self._event[0] >= WIDE
+
     def _choose(self, rows: Rows, seed: int) -> None:
         """Chooses a kernel on the columns, by classes held out."""
         sizes = self._shots(rows)
-        kernels = KERNELS[self._event[0] >= WIDE] if self.kernel == "auto" else (self.kernel,)
-        model, self.candidates_ = learn_columns(
-            rows, ways=int(self.ways), shots=(sizes.low, sizes.high), kernels=kernels, seed=seed
-        )
+        kernels = KERNELS[self._wide] if self.kernel == "auto" else (self.kernel,)
+        options: Any = {"ways": int(self.ways), "shots": (sizes.low, sizes.high), "embeddings": self._wide}
+        model, self.candidates_, temperature = learn_columns(rows, kernels=kernels, seed=seed, **options)
         self.model_, self.history_, self.n_iter_ = model.requires_grad_(False).eval(), None, 1
-        self.learner_ = Learner(self.model_)
+        self.learner_ = Learner(self.model_, temperature=temperature)
         if self.verbose:
             print(*self.candidates_, sep="\n")
 
@@ -281,7 +288,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         shown = len(np.unique(np.stack([ids, np.searchsorted(self.classes_, y)]), axis=1).T)
         often = shown / (len(np.unique(ids)) * len(self.classes_))  # of how many tasks a class is, in the mean
         few = len(self.classes_) == 2 or (len(self.classes_) <= COMMON and often > OFTEN)
-        return self.backbone == "hierarchical" or (few and self._event[0] < WIDE)
+        return self.backbone == "hierarchical" or (few and not self._wide)
 
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns how probable the common classes are, and starts at a task of which nothing is known."""

@@ -6,6 +6,11 @@ These are five numbers of GP-VIB, for each of a few kernels. All are chosen by t
 whose classes were held out: classes are divided into folds, and tasks of a fold see columns that were whitened by the
 classes of the *other* folds, as the columns of new classes will be. So few numbers are at their best after a few dozen
 steps of L-BFGS, and take seconds.
+
+Rows that are features of a network (`embeddings`) are also tried as they are, on the unit sphere
+(`metavib.networks.embedded`): their numbers have a common scale, which standardising each would take away. For them a
+temperature is fitted on the same tasks, one for each number of rows of a class, as one set of numbers is not quite
+right for one row and for ten.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +27,15 @@ from metavib.kernels import RBF, Cosine, Kernel, Linear, Matern32, Matern52
 from metavib.likelihoods import Softmax
 from metavib.methods import gp_vib
 from metavib.model import Model
+from metavib.networks.embedded import Embedded
 from metavib.networks.whitened import Whitened, rank_for
 from metavib.random import seeded
 from metavib.tasks.task import Task, stack
+from metavib.training.metrics import PLAIN, Temperature, fit_temperature
 
 KERNELS = (("linear", "rbf"), ("cosine", "linear", "rbf"))  # that are tried, on columns and on embeddings
 REACHES = (inf, 3.0)  # of standardised columns
+SPHERE = 0.0  # in the place of a reach: rows as they are, brought to length one
 KNOWN = (1, 3, 10)  # support points of a class in the tasks of a fold, as far as classes have them
 FOLDS, EACH = 3, 10  # folds of classes (two, twice, of few), and tasks drawn of each fold at each of these sizes
 QUERIES = 8  # query points of a class
@@ -37,7 +45,10 @@ DOUBT = 1e-3  # weight of the squared distance of the numbers from where they st
 
 
 class Candidate(NamedTuple):
-    """Columns within a `reach` under a `kernel`: `log_loss` is that of tasks whose classes were held out."""
+    """Columns within a `reach` under a `kernel`: `log_loss` is that of tasks whose classes were held out.
+
+    A reach of 0 stands for rows as they are, brought to length one.
+    """
 
     kernel: str
     reach: float
@@ -45,29 +56,44 @@ class Candidate(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The model of tasks with new classes, and what was tried for it, the best first."""
+    """The model of tasks with new classes, what was tried for it, the best first, and its temperature."""
 
     model: Model
     candidates: list[Candidate]
+    temperature: Temperature
 
 
 class Fold(NamedTuple):
-    """Tasks of classes held out, with N of them each; and `others`, the rows that say how columns are whitened."""
+    """Tasks of classes held out, with N of them each; and `others`, the rows that say how columns are whitened.
+
+    Of each of `sizes`, support points of a class, there are equally many tasks: `tasks` have them in a dimension first.
+    """
 
     tasks: Task
+    sizes: list[int]
     ways: int
     others: Rows
 
 
-def learn_columns(rows: Rows, *, ways: int, shots: tuple[int, int], kernels: Sequence[str], seed: int) -> Columns:
+def learn_columns(
+    rows: Rows,
+    *,
+    ways: int,
+    shots: tuple[int, int],
+    kernels: Sequence[str],
+    seed: int,
+    embeddings: bool = False,
+) -> Columns:
     """Chooses a kernel on the columns, and its numbers.
 
     Args:
-        rows: standardised inputs `(n, d)` in float64, numbers of the classes within each task, and tasks.
+        rows: inputs `(n, d)` in float64, standardised or (of embeddings) as they are, numbers of the classes within
+            each task, and tasks.
         ways: the most classes of a task.
         shots: the fewest and the most support points of a class.
         kernels: that are tried, of linear, cosine, rbf, matern32 and matern52.
         seed: of the tasks drawn.
+        embeddings: whether rows are features of a network, which are also tried on the unit sphere.
 
     Example:
         Classes that differ in one of four columns, of which the others vary more.
@@ -81,25 +107,28 @@ def learn_columns(rows: Rows, *, ways: int, shots: tuple[int, int], kernels: Seq
         True
     """
     folds = _folds(rows, ways, shots, np.random.default_rng(seed))
-    tried: list[tuple[Candidate, Model]] = []
+    tried: list[tuple[Candidate, list[Model]]] = []
 
     def attempt(kernel: str, reach: float) -> None:
         models = [_model(rows, fold.others, kernel, reach) for fold in folds]
         loss = _fit(models, folds)
-        tried.append((Candidate(kernel, reach, loss), models[0]))
+        tried.append((Candidate(kernel, reach, loss), models))
 
     for reach in REACHES:
         attempt(kernels[0], reach)
     best = min(tried, key=lambda t: t[0].log_loss)[0]
     for kernel in kernels[1:]:
         attempt(kernel, best.reach)
+    for kernel in kernels[:2] if embeddings else ():
+        attempt(kernel, SPHERE)
     tried.sort(key=lambda t: t[0].log_loss)
     (kernel, reach, _), fitted = tried[0]
     model = _model(rows, rows, kernel, reach)
     with torch.no_grad():
-        for mine, its in zip(model.parameters(), fitted.parameters(), strict=True):
+        for mine, its in zip(model.parameters(), fitted[0].parameters(), strict=True):
             mine.copy_(its)
-    return Columns(model, [candidate for candidate, _ in tried])
+    temperature = _temperature(fitted, folds) if embeddings else PLAIN
+    return Columns(model, [candidate for candidate, _ in tried], temperature)
 
 
 def like_columns(state: Mapping[str, Tensor], kernel: str) -> Model:
@@ -110,6 +139,8 @@ def like_columns(state: Mapping[str, Tensor], kernel: str) -> Model:
         kernel: its name, as in `Candidate`.
     """
     columns, rank = state["prior.network.body.directions"].shape
+    if "prior.network.body.share" in state:
+        return _on_columns(Embedded(columns), kernel)
     return _on_columns(Whitened(columns, rank=rank, reach=1.0), kernel)
 
 
@@ -126,7 +157,8 @@ def _folds(rows: Rows, ways: int, shots: tuple[int, int], random: np.random.Gene
     def fold(mine: Rows, others: Rows) -> Fold:
         drawn = [ClassTasks(mine, ways=ways, shots=Shots(k, k, QUERIES)).sample(EACH, generator) for k in sizes]
         most = max(n for _, n in drawn)
-        return Fold(stack([task for task, n in drawn if n == most]), most, others)
+        kept = {k: task for k, (task, n) in zip(sizes, drawn, strict=True) if n == most}
+        return Fold(stack(list(kept.values())), list(kept), most, others)
 
     if count >= 4:
         divisions = [random.permutation(np.arange(count) % number)[unit] for _ in range(turns)]
@@ -139,7 +171,10 @@ def _folds(rows: Rows, ways: int, shots: tuple[int, int], random: np.random.Gene
 
 def _model(rows: Rows, seen: Rows, kernel: str, reach: float) -> Model:
     """GP-VIB on columns that are whitened by the rows `seen`."""
-    whitened = Whitened(rows.x.shape[1], rank=rank_for(len(rows.x), rows.x.shape[1]), reach=reach)
+    columns = rows.x.shape[1]
+    whitened: Whitened | Embedded = Embedded(columns)
+    if reach != SPHERE:
+        whitened = Whitened(columns, rank=rank_for(len(rows.x), columns), reach=reach)
     pairs = np.unique(np.stack([seen.ids, seen.y.numpy()]), axis=1, return_inverse=True)[1].reshape(-1)
     order = np.random.default_rng(0).permutation(len(pairs))
     model = _on_columns(whitened, kernel)
@@ -147,7 +182,7 @@ def _model(rows: Rows, seen: Rows, kernel: str, reach: float) -> Model:
     return model
 
 
-def _on_columns(whitened: Whitened, kernel: str) -> Model:
+def _on_columns(whitened: Whitened | Embedded, kernel: str) -> Model:
     return gp_vib(whitened, _kernel(kernel, whitened.features), SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()
 
 
@@ -161,6 +196,26 @@ def _kernel(name: str, columns: int) -> Kernel:
     return kernel
 
 
+def _sized(model: Model, fold: Fold) -> Model:
+    """The model of tasks with as many classes as a fold has."""
+    return Model(model.prior, model.encoder, Softmax(fold.ways, samples=SAMPLES))
+
+
+@torch.no_grad()
+def _temperature(models: Sequence[Model], folds: Sequence[Fold]) -> Temperature:
+    """The best temperature for each number of support points of a class, on tasks of the folds with most classes."""
+    most, found = max(fold.ways for fold in folds), dict[int, list[tuple[Tensor, Tensor, Tensor]]]()
+    for model, fold in zip(models, folds, strict=True):
+        if fold.ways == most:
+            sized, noise = _sized(model, fold), seeded(0)
+            p = sized.likelihood.predict(sized(fold.tasks, noise), noise)  # type: ignore[operator]
+            for shots, *part in zip(fold.sizes, p, fold.tasks.query.y, fold.tasks.query.mask, strict=True):
+                found.setdefault(shots, []).append((part[0].flatten(0, 1), part[1].flatten(), part[2].flatten()))
+    pooled = {shots: [torch.cat(each) for each in zip(*parts, strict=True)] for shots, parts in found.items()}
+    values = tuple(fit_temperature(p, y, mask, cautious=True) for p, y, mask in pooled.values())
+    return Temperature(tuple(pooled), values)
+
+
 def _fit(models: Sequence[Model], folds: Sequence[Fold]) -> float:
     """Moves the numbers that all models have in common to where the log loss is lowest, and returns it."""
     from scipy.optimize import minimize
@@ -170,7 +225,7 @@ def _fit(models: Sequence[Model], folds: Sequence[Fold]) -> float:
     start = torch.stack([p.detach() for p in shared])
 
     def loss(model: Model, fold: Fold) -> Tensor:
-        sized, noise = Model(model.prior, model.encoder, Softmax(fold.ways, samples=SAMPLES)), seeded(0)
+        sized, noise = _sized(model, fold), seeded(0)
         _, y, mask = fold.tasks.query
         log_p = sized.likelihood.log_predictive(sized(fold.tasks, noise), y, noise)  # from the same draws every time
         return -torch.where(mask, log_p, 0.0).sum() / mask.sum()

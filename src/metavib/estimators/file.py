@@ -19,7 +19,7 @@ Metadata (strings; all but the first two are JSON), format `metavib-estimator-1`
 | classes   | of a classifier: `labels`, their NumPy type `dtype`, and `common`, those that every task has, or null |
 | fitted    | `n_iter`, `history` (steps, kept step, scores) or null, `report` (a list for each row of it) or null, |
 |           | `candidates` (kernel, reach or null for an infinite one, log loss of each, the best first) or null,   |
-|           | `mean_weight` of the rows                                                                            |
+|           | `mean_weight` of the rows; `temperature`, at which shots and its values, or null (absent before 0.2)  |
 | outputs   | of a regressor of several outputs, and of no other: a list of the name and the metadata of each (all |
 |           | from `inputs` on), in place of the metadata from `inputs` on                                         |
 
@@ -51,11 +51,13 @@ from metavib.groups.prior import logarithms
 from metavib.groups.report import Row
 from metavib.model import Model
 from metavib.networks.backbone import Backbone
+from metavib.networks.embedded import Embedded
 from metavib.networks.whitened import Whitened
 from metavib.priors import FunctionPrior
 from metavib.tasks import scaling as scalings
 from metavib.training import checkpoint
 from metavib.training.checkpoint import filled
+from metavib.training.metrics import PLAIN, Temperature
 
 FORMAT = "metavib-estimator-1"
 LABELS = "biufUO"  # kinds of NumPy types that labels may have: truth values, numbers, texts
@@ -93,7 +95,7 @@ def _of_one(estimator: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     model, learner, run = estimator.model_, estimator.learner_, estimator.run_
     report, history = getattr(estimator, "report_", None), estimator.history_
     tried = getattr(estimator, "candidates_", None) if _kind(model) == "columns" else None
-    names = getattr(estimator, "feature_names_in_", None)
+    names, warmth = getattr(estimator, "feature_names_in_", None), learner.trained.temperature
     header: dict[str, Any] = {
         "inputs": {
             "event": None if run else estimator._event,
@@ -109,6 +111,7 @@ def _of_one(estimator: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "history": None if history is None else list(history),
             "report": None if report is None or run else [list(row) for row in report.rows],
             "candidates": None if tried is None else [[k, None if r == inf else r, loss] for k, r, loss in tried],
+            "temperature": None if warmth.plain or run else [warmth.shots, warmth.values],
         },
     }
     if (classes := getattr(estimator, "classes_", None)) is not None:
@@ -233,14 +236,17 @@ def _restore_model(estimator: Any, state: dict[str, Tensor], header: dict[str, A
     }
     model = filled(makes[header["model"]], state, what="file").double().requires_grad_(False).eval()
     common = None if classes is None else classes["common"]
-    estimator.model_, estimator.learner_ = model, Learner(model, preparation=ModelSpace(common))
+    warmth = fitted.get("temperature")
+    temperature = PLAIN if warmth is None else Temperature(*(tuple(part) for part in warmth))
+    estimator.model_ = model
+    estimator.learner_ = Learner(model, preparation=ModelSpace(common), temperature=temperature)
 
 
 def _kind(model: Model) -> str:
     if isinstance(model.likelihood, Shares):
         return "shares"
     assert isinstance(model.prior, FunctionPrior)
-    names = {Hierarchy: "hierarchical", Whitened: "columns"}
+    names = {Hierarchy: "hierarchical", Whitened: "columns", Embedded: "columns"}
     return names.get(type(model.prior.network.body), "network")  # type: ignore[call-overload]
 
 
