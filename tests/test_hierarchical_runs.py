@@ -92,6 +92,7 @@ def test_files_data_frames_and_many_groups_are_one_prediction(trained, tmp_path)
             torch.testing.assert_close(all_[at], one)
         if target == "demand":
             np.testing.assert_allclose([rows[i]["mean"] for i in at], found.mean, rtol=1e-9)
+            np.testing.assert_allclose([rows[i]["high 95%"] for i in at], found.interval(0.95).high, rtol=1e-9)
     if target == "demand":
         assert np.sqrt(np.mean((many.mean.numpy() - asked[target]) ** 2)) < 25
 
@@ -139,6 +140,8 @@ def test_the_service_takes_rows_as_the_table_has_them(trained, tmp_path):
             expected = learner.adapt(data[:4][: len(rows)]).predict(asked)
             if target == "demand":
                 np.testing.assert_allclose([row["mean"] for row in answer], expected.mean, rtol=1e-5)
+                for name, end in expected.interval(0.95)._asdict().items():  # of Student's t
+                    np.testing.assert_allclose([row[name] for row in answer], end, rtol=1e-4)
             else:
                 shares = [row["probabilities"] for row in answer]
                 np.testing.assert_allclose(shares, expected.probabilities, rtol=1e-5)

@@ -47,7 +47,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     shares (between 0 and 1) by their logits, where the marginal likelihood is for it. Predictions are in the units of y
     all the same, those of shares between 0 and 1, those by logarithms at the mean, the median or halfway between
     them, whichever has the smallest errors on tasks held out. Where all outputs are whole numbers and none is below
-    zero, intervals end at whole numbers, and `predict_distribution` has the probability of each.
+    zero, intervals end at whole numbers, and `predict_distribution` has the probability of each. Predictions have the
+    tails of Student's t, and are as wide as the rows of their task show: tasks held out set both
+    (`metavib.groups.tails`).
     Rows that cannot be right, eight standard deviations from what all others say, are left out with a warning, in `fit`
     and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
     trained instead where `backbone` names one, or where the likelihood is not gaussian.
