@@ -1,6 +1,7 @@
 """Training and using models on embeddings: what is taken from the training classes, and what refuses what."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -204,5 +205,7 @@ def test_the_page_about_embeddings_runs(tmp_path, monkeypatch, capsys):
     """Its Python, as written, in a folder of its own."""
     page = (Path(__file__).parents[1] / "docs" / "embeddings.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     exec(compile("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "embeddings.md", "exec"), {})
     assert "tensor([[" in capsys.readouterr().out
