@@ -11,9 +11,10 @@ from threading import Thread
 import pytest
 import torch
 
+import program
 import tiny
 from metavib.files import write_json
-from metavib.training import checkpoint, run_folder, runs
+from metavib.training import checkpoint, recipes, run_folder, runs
 from metavib.training import loop as train
 from metavib.training.config import Config
 from metavib.training.fields import override, to_dict
@@ -298,3 +299,11 @@ def test_ctrl_c_outside_the_loop_says_how_to_go_on(tmp_path, monkeypatch):
         runs.run(config, folder, quiet=True)
     monkeypatch.setattr(runs, "experiment", world)
     assert runs.run(config, folder, resume=True, quiet=True)["evaluation"]["rows"]
+
+
+def test_a_run_that_goes_on_names_what_would_change_it_even_where_the_change_makes_no_sense(tmp_path):
+    """Five shots do not go with splits that were made for one: what was asked for is named, and what may grow."""
+    (tmp_path / "run").mkdir()
+    write_json(tmp_path / "run" / run_folder.CONFIG, to_dict(recipes.recipe("images", "gp-vib")))
+    message = program.refused("train", "--resume", tmp_path / "run", "--shots", 5)
+    assert "tasks.shots would change it" in " ".join(message.split()) and "--minutes may grow" in message

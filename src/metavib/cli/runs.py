@@ -329,7 +329,14 @@ def _resumed(run: Path | None, method: str | None, given: Given, *, improved: bo
         raise FileNotFoundError(f"there is no run in {run} to go on with; name an experiment to start one there.")
     if improved:
         raise ValueError("--improved chooses the recipe of a new run; a run that goes on keeps its config.")
-    config = override(read(run / run_folder.CONFIG), given.values | ({} if method is None else {"method": method}))
+    changes = given.values | ({} if method is None else {"method": method})
+    try:
+        config = override(read(run / run_folder.CONFIG), changes)
+    except ValueError as error:
+        raise ValueError(
+            f"{run} goes on with the config that it has, and {', '.join(changes)} would change it ({error}) Only "
+            "--steps and --minutes may grow; start another run for other options."
+        ) from error
     check_counts(given.options, config)
     return config
 
