@@ -23,9 +23,9 @@ Metadata (strings; all but the first two are JSON), format `metavib-estimator-1`
 | outputs   | of a regressor of several outputs, and of no other: a list of the name and the metadata of each (all |
 |           | from `inputs` on), in place of the metadata from `inputs` on                                         |
 
-Tensors: `model/...` as PyTorch names them, `scaling/...` (means and scales of inputs and outputs, and which columns
-have an indicator of missing values), and, where it is adapted, `task` or `tasks`: the bytes of a task file. Those of
-the first of several outputs have names that begin with `output/0/`, and so on.
+Tensors: `model/...` as PyTorch names them, `scaling/...` (means and scales of inputs and outputs, which columns have an
+indicator of missing values, and whether outputs are whole numbers), and, where it is adapted, `task` or `tasks`: the
+bytes of a task file. Those of the first of several outputs have names that begin with `output/0/`, and so on.
 """
 
 import json
