@@ -6,6 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from metavib import FewShotClassifier
+from metavib.estimators import columns
 from metavib.estimators.columns import SPHERE, learn_columns
 from metavib.estimators.tasks import Rows
 from metavib.networks.whitened import Whitened, rank_for
@@ -128,3 +129,19 @@ def test_embeddings_have_a_temperature_for_each_number_of_rows_and_tables_none()
     found, plain = learn_columns(rows, **options, embeddings=True), learn_columns(rows, **options)
     assert found.temperature.shots == (1, 3, 10) and plain.temperature.plain
     assert len({round(T, 6) for T in found.temperature.values}) == 3
+
+
+def test_of_more_columns_than_rows_the_coordinates_of_the_rows_are_as_good(monkeypatch):
+    """The same candidates, losses and numbers as in all columns, for every kernel."""
+    random = np.random.default_rng(0)
+    y = np.repeat(np.arange(6), 5)
+    x = random.normal(size=(6, 80))[y] + random.normal(size=(30, 80))
+    rows = Rows(torch.tensor(x), torch.tensor(y), np.zeros(30, dtype=int))
+    options = {"ways": 3, "shots": (1, 2), "kernels": ("linear", "cosine", "rbf"), "seed": 0}
+    few = learn_columns(rows, **options)
+    monkeypatch.setattr(columns, "_among", lambda w, rows, fold, kernel: (columns._on_columns(w, kernel), fold))
+    many = learn_columns(rows, **options)
+    assert [c.kernel for c in few.candidates] == [c.kernel for c in many.candidates]
+    np.testing.assert_allclose([c.log_loss for c in few.candidates], [c.log_loss for c in many.candidates], rtol=1e-5)
+    for mine, its in zip(few.model.state_dict().values(), many.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-3)

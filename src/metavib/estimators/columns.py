@@ -75,6 +75,15 @@ class Fold(NamedTuple):
     others: Rows
 
 
+class Tried(NamedTuple):
+    """A candidate, by how much its numbers moved from their start, and the models and folds that they are best on."""
+
+    candidate: Candidate
+    moved: Tensor
+    models: list[Model]
+    folds: list[Fold]
+
+
 def learn_columns(
     rows: Rows,
     *,
@@ -107,28 +116,29 @@ def learn_columns(
         True
     """
     folds = _folds(rows, ways, shots, np.random.default_rng(seed))
-    tried: list[tuple[Candidate, list[Model]]] = []
+    tried: list[Tried] = []
 
     def attempt(kernel: str, reach: float) -> None:
-        models = [_model(rows, fold.others, kernel, reach) for fold in folds]
-        loss = _fit(models, folds)
-        tried.append((Candidate(kernel, reach, loss), models))
+        pairs = [_among(_whitened(rows, fold.others, reach), rows, fold, kernel) for fold in folds]
+        models, theirs = [model for model, _ in pairs], [fold for _, fold in pairs]
+        loss, moved = _fit(models, theirs)
+        tried.append(Tried(Candidate(kernel, reach, loss), moved, models, theirs))
 
     for reach in REACHES:
         attempt(kernels[0], reach)
-    best = min(tried, key=lambda t: t[0].log_loss)[0]
+    best = min(tried, key=lambda t: t.candidate.log_loss).candidate
     for kernel in kernels[1:]:
         attempt(kernel, best.reach)
     for kernel in kernels[:2] if embeddings else ():
         attempt(kernel, SPHERE)
-    tried.sort(key=lambda t: t[0].log_loss)
-    (kernel, reach, _), fitted = tried[0]
-    model = _model(rows, rows, kernel, reach)
+    tried.sort(key=lambda t: t.candidate.log_loss)
+    (kernel, reach, _), moved, models, theirs = tried[0]
+    model = _on_columns(_whitened(rows, rows, reach), kernel)
     with torch.no_grad():
-        for mine, its in zip(model.parameters(), fitted[0].parameters(), strict=True):
-            mine.copy_(its)
-    temperature = _temperature(fitted, folds) if embeddings else PLAIN
-    return Columns(model, [candidate for candidate, _ in tried], temperature)
+        for p, by in zip(_learned(model), moved, strict=True):
+            p.add_(by)
+    temperature = _temperature(models, theirs) if embeddings else PLAIN
+    return Columns(model, [each.candidate for each in tried], temperature)
 
 
 def like_columns(state: Mapping[str, Tensor], kernel: str) -> Model:
@@ -169,26 +179,40 @@ def _folds(rows: Rows, ways: int, shots: tuple[int, int], random: np.random.Gene
     return [fold(rows, rows)]
 
 
-def _model(rows: Rows, seen: Rows, kernel: str, reach: float) -> Model:
-    """GP-VIB on columns that are whitened by the rows `seen`."""
+def _whitened(rows: Rows, seen: Rows, reach: float) -> Whitened | Embedded:
+    """Columns that are whitened by the rows `seen`."""
     columns = rows.x.shape[1]
     whitened: Whitened | Embedded = Embedded(columns)
     if reach != SPHERE:
         whitened = Whitened(columns, rank=rank_for(len(rows.x), columns), reach=reach)
+    whitened = whitened.double()
     pairs = np.unique(np.stack([seen.ids, seen.y.numpy()]), axis=1, return_inverse=True)[1].reshape(-1)
     order = np.random.default_rng(0).permutation(len(pairs))
-    model = _on_columns(whitened, kernel)
     whitened.look(seen.x[order], torch.as_tensor(pairs[order]))
-    return model
+    return whitened
 
 
-def _on_columns(whitened: Whitened | Embedded, kernel: str) -> Model:
-    return gp_vib(whitened, _kernel(kernel, whitened.features), SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()
+def _among(whitened: Whitened | Embedded, rows: Rows, fold: Fold, kernel: str) -> tuple[Model, Fold]:
+    """GP-VIB on whitened columns, and a fold; in the coordinates of the rows, where these are fewer than columns."""
+    if isinstance(whitened, Embedded) or rows.x.shape[1] <= len(rows.x):
+        return _on_columns(whitened, kernel), fold
+    small, Q = whitened.within(rows.x)
+    sides = (side._replace(x=whitened.squashed(side.x) @ Q) for side in fold.tasks)
+    return _on_columns(small, kernel, columns=rows.x.shape[1]), fold._replace(tasks=Task(*sides))
 
 
-def _kernel(name: str, columns: int) -> Kernel:
-    if name in ("linear", "cosine"):
-        return (Linear if name == "linear" else Cosine)(bias=True, scale=4.0)
+def _on_columns(whitened: Whitened | Embedded, kernel: str, columns: int | None = None) -> Model:
+    """GP-VIB on whitened columns; `columns` of a table, where what is whitened are other coordinates of its rows."""
+    k = _kernel(kernel, whitened.features, columns or whitened.features)
+    return gp_vib(whitened, k, SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()
+
+
+def _kernel(name: str, features: int, columns: int) -> Kernel:
+    """A kernel on so many features, whose scale is that of a table's columns."""
+    if name == "linear":
+        return Linear(bias=True, scale=4.0 * (features + 1) / (columns + 1))  # which it divides by features + 1
+    if name == "cosine":
+        return Cosine(bias=True, scale=4.0)
     # Rows are sqrt(2 M) apart; the gain of the features stands in for a length scale that is learned.
     kind = RBF if name == "rbf" else Matern32 if name == "matern32" else Matern52
     kernel = kind(columns**0.5, scale=4.0)
@@ -216,13 +240,17 @@ def _temperature(models: Sequence[Model], folds: Sequence[Fold]) -> Temperature:
     return Temperature(tuple(pooled), values)
 
 
-def _fit(models: Sequence[Model], folds: Sequence[Fold]) -> float:
-    """Moves the numbers that all models have in common to where the log loss is lowest, and returns it."""
+def _learned(model: Model) -> list[Tensor]:
+    """The numbers that are chosen."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _fit(models: Sequence[Model], folds: Sequence[Fold]) -> tuple[float, Tensor]:
+    """The lowest log loss, and by how much the numbers that all models have in common move to get there."""
     from scipy.optimize import minimize
 
-    shared = [p for p in models[0].parameters() if p.requires_grad]
-    others = [[p for p in model.parameters() if p.requires_grad] for model in models]
-    start = torch.stack([p.detach() for p in shared])
+    others = [_learned(model) for model in models]
+    start = torch.stack([p.detach() for p in others[0]])
 
     def loss(model: Model, fold: Fold) -> Tensor:
         sized, noise = _sized(model, fold), seeded(0)
@@ -247,4 +275,5 @@ def _fit(models: Sequence[Model], folds: Sequence[Fold]) -> float:
         whole, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS, "ftol": 1e-4}
     )
     value = whole(best.x)[0]
-    return value - DOUBT * float(np.square(best.x - start.numpy()).sum())
+    moved = torch.as_tensor(best.x) - start
+    return value - DOUBT * float(moved.square().sum()), moved

@@ -31,6 +31,7 @@ from metavib.groups.prior import hierarchical
 from metavib.groups.rows import Block, blocks, members
 from metavib.model import Model
 
+ROWS = 3000  # that set the kernels' parameters: a yes or no says less than a number does
 TURNS, SWEEPS, ITERATIONS = 5, 6, 6  # turns, and in each the sweeps over all sites and the iterations of L-BFGS
 LAST = 10  # sweeps over the sites of all rows that the shared function is learned from
 DAMPING = 0.7  # of the way to its match a site goes in a sweep: all of them move at once
@@ -136,7 +137,7 @@ def learn_logistic(
     features = _start(x, y, group, random, weight)
     sign = 2 * y - 1
     site = Natural(torch.full_like(y, 0.2), 0.5 * sign)
-    some = learning.sample(sets, learning.EVIDENCE_ROWS, learning.EVIDENCE_EACH, random)
+    some = learning.sample(sets, ROWS, learning.EVIDENCE_EACH, random)
     for _ in range(TURNS):
         site, _ = sweep(features, x, sign, base, weight, list(blocks(some)), site, SWEEPS)
         climb(features, x, site.m - base, weight * site.tau, some)

@@ -91,6 +91,30 @@ class Whitened(Backbone):
         u = (x - self.centre) / self.deviation
         return u / (1 + (u / self.reach).square()).sqrt()
 
+    def within(self, x: Tensor) -> tuple["Whitened", Tensor]:
+        r"""The same for rows that are squashed and turned, $s Q$, into as few coordinates as `x (n, inputs)` need.
+
+        With fewer rows than columns there are n of them. Distances and angles of these rows stay as they are, before
+        and after they are whitened: $Q Q^\top$ leaves the rows, and the directions within their classes, alone.
+
+        Example:
+            >>> import torch
+            >>> from metavib.tasks.inputs import Inputs
+            >>> x = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)).double()
+            >>> whole = Whitened(40, rank=6, reach=3.0).double()
+            >>> whole.look(x, torch.tensor([0, 0, 0, 1, 1, 1]))
+            >>> small, Q = whole.within(x)
+            >>> real = torch.ones(6, dtype=torch.bool)
+            >>> a, b = whole(Inputs(x, real, 0)), small(Inputs(whole.squashed(x) @ Q, real, 0))
+            >>> b.shape[-1], torch.allclose(a @ a.mT, b @ b.mT)
+            (6, True)
+        """
+        Q = torch.linalg.qr(self.squashed(x).mT).Q
+        small = Whitened(Q.shape[1], rank=len(self.spread), reach=float("inf")).to(Q)
+        small.directions.copy_(Q.mT @ self.directions)
+        small.spread.copy_(self.spread)
+        return small, Q
+
     def forward(self, inputs: Inputs) -> Tensor:
         """Features of `(..., p, inputs)`."""
         s = self.squashed(inputs.x)
