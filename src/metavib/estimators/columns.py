@@ -36,6 +36,7 @@ from metavib.training.metrics import PLAIN, Temperature, fit_temperature
 KERNELS = (("linear", "rbf"), ("cosine", "linear", "rbf"))  # that are tried, on columns and on embeddings
 REACHES = (inf, 3.0)  # of standardised columns
 SPHERE = 0.0  # in the place of a reach: rows as they are, brought to length one
+WIDEST = 2048  # columns on the sphere, whose directions are those of a whole covariance: more than networks have
 KNOWN = (1, 3, 10)  # support points of a class in the tasks of a fold, as far as classes have them
 FOLDS, EACH = 3, 10  # folds of classes (two, twice, of few), and tasks drawn of each fold at each of these sizes
 QUERIES = 8  # query points of a class
@@ -102,7 +103,7 @@ def learn_columns(
         shots: the fewest and the most support points of a class.
         kernels: that are tried, of linear, cosine, rbf, matern32 and matern52.
         seed: of the tasks drawn.
-        embeddings: whether rows are features of a network, which are also tried on the unit sphere.
+        embeddings: whether rows are features of a network, which are also tried on the unit sphere, up to `WIDEST`.
 
     Example:
         Classes that differ in one of four columns, of which the others vary more.
@@ -129,7 +130,7 @@ def learn_columns(
     best = min(tried, key=lambda t: t.candidate.log_loss).candidate
     for kernel in kernels[1:]:
         attempt(kernel, best.reach)
-    for kernel in kernels[:2] if embeddings else ():
+    for kernel in kernels[:2] if embeddings and rows.x.shape[1] <= WIDEST else ():
         attempt(kernel, SPHERE)
     tried.sort(key=lambda t: t.candidate.log_loss)
     (kernel, reach, _), moved, models, theirs = tried[0]
