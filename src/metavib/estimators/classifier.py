@@ -63,8 +63,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     (`metavib.estimators.pictures`).
 
     Rows may have weights (`sample_weight`), relative to their mean in `fit` (which is 1 where it had none). In `adapt`
-    a row of three times that weight is what the row three times would be, exactly. In `fit` the noise of a row of
-    common classes is divided by its weight; where new classes are learned from, by the columns or by a network, a row
+    a row of three times that weight is what the row three times would be, exactly. In `fit` a row of
+    common classes says as much as so many rows; where new classes are learned from, by the columns or by a network, one
     is drawn into training tasks in proportion to it. Rows of weight 0 are left out. (A table of counts is learned from
     by repeating its rows.)
 
@@ -327,7 +327,9 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         return adapted
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Adds rows to the task this estimator is adapted to, in constant memory; they may be of new classes.
+        """Adds rows to the task this estimator is adapted to; they may be of new classes.
+
+        Memory is constant under explicit kernels; rows of classes that tasks have in common are kept.
 
         The first call of an estimator that is not fitted is `fit`; one that is only meta-trained adapts.
 
