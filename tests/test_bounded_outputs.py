@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit, logit
@@ -92,6 +92,8 @@ def test_rounded_shares_lie_at_the_ends_and_gaussian_ones_stay_as_they_are() -> 
     assert not report.logarithms
 
 
+@example([0.0, 1.0, 0.5, 0.75, 0.625, 1 - 2**-53])
+@example([5e-324, 0.0, 0.5, 0.75, 0.625, 1.0])
 @given(st.lists(st.floats(0, 1), min_size=6, max_size=20, unique=True))
 def test_logits_come_back_between_the_ends_and_rise_with_outputs(values) -> None:
     y = torch.tensor(values, dtype=torch.float64)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 BEYOND = 10.0  # deviations from the median, from which on an output says nothing of what is usual
 NEAREST = 8.0  # deviations of the logarithm from its mean, beyond which a distance from an edge counts as so small
+ROUNDING = 1e-12  # of the distance of two ends: what can be told from either of them
 MISSING = ("refuse", "mean")
 """What may be done about missing values: an error that names the column, or the training mean and an indicator."""
 
@@ -208,10 +209,11 @@ def banded(y: Tensor, low: float, high: float) -> Band:
     """Learns the mean and deviation of logits from numbers `y (n,)` between two ends, some of them inside."""
     ends = torch.full_like(y[0], low), torch.full_like(y[0], high)
     first, last = ends
+    least = ROUNDING * (high - low)  # half of the last digit below an end would be the end itself
     if bool((y <= low).any()):
-        first = low + (y[y > low].min() - low) / 2
+        first = low + ((y[y > low].min() - low) / 2).clamp(min=least)
     if bool((y >= high).any()):
-        last = high - (high - y[y < high].max()) / 2
+        last = high - ((high - y[y < high].max()) / 2).clamp(min=least)
     inside = y.maximum(first).minimum(last)
     logits = (inside - low).log() - (high - inside).log()
     return Band(*ends, logits.mean(), logits.std(correction=0).clamp(min=1e-6), first, last)
