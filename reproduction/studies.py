@@ -195,9 +195,11 @@ def augmented_omniglot(seeds: int | None) -> Runs:
 
 # Features of a pretrained network
 
-# The files of features, below the folder of the datasets, and their SHA-256: what is on record was made from these.
+Files = tuple[tuple[str, str], ...]
+"""Files of features below the folder of the datasets, each with its SHA-256."""
+# What is on record was made from these.
 _MINI_IMAGENET = "resnet12-mini-imagenet.npz", "9c58e8ad254f6d556628c0ddd6c148a0e050f4901ab6a385e527a70cc2b58436"
-FEATURES = {
+FEATURES: dict[str, Files] = {
     "cub": (("resnet12-cub.npz", "a718a858ad1f497c1f7aba343545b729e68a1794761d1209e8193b66f10dba38"),),
     "mini-imagenet": (_MINI_IMAGENET,),
     "mini-imagenet-cub": (
@@ -205,7 +207,7 @@ FEATURES = {
     ),
 }
 # To know nothing of birds, a method learns from classes of mini-ImageNet that its network has not seen either.
-UNSEEN = (
+UNSEEN: Files = (
     _MINI_IMAGENET,
     ("resnet12-mini-imagenet-to-birds.npz", "e1979f8a6bdb6914925969824bc8f0b8dc2881066f35fe9afa772c401349eaef"),
 )
@@ -216,12 +218,10 @@ def embeddings(seeds: int | None) -> Runs:
     """Methods with a handful of numbers to learn, then with the MLP and the dropout of the longer version."""
     cells: Runs = {}
     for column, shots, row in product(FEATURES, (1, 5), ON_FEATURES):
-        run = on_features(column, row, shots)
+        run = on_features(FEATURES[column], row, shots)
         cells[f"{column}/{run.cell}"] = run
     for shots, row in product((1, 5), ("gp-vib-cosine", "nearest-centroids", "proto-net", "dkt-cosine")):
-        method, kernel, _ = ROWS[row]
-        config = recipes.improved("embeddings", method, shots=shots, kernel=kernel)
-        run = Run(_reading(config, UNSEEN)).changed("unseen", {"tasks.unseen": True})
+        run = on_features(UNSEEN, row, shots).changed("unseen", {"tasks.unseen": True})
         cells[f"mini-imagenet-cub/{run.cell}"] = run
     with_mlp = ("gp-vib-cosine", "gp-vib-linear", "proto-net", "maml")
     for column, shots, row in product(("mini-imagenet", "cub", "mini-imagenet-cub"), (1, 5), with_mlp):
@@ -232,14 +232,14 @@ def embeddings(seeds: int | None) -> Runs:
     return cells
 
 
-def on_features(column: str, row: str, shots: int) -> Run:
-    """A method on features, with our recipe."""
+def on_features(files: Files, row: str, shots: int) -> Run:
+    """A method on files of features, with our recipe."""
     method, kernel, _ = ROWS[row]
-    return Run(_reading(recipes.improved("embeddings", method, shots=shots, kernel=kernel), FEATURES[column]))
+    return Run(_reading(recipes.improved("embeddings", method, shots=shots, kernel=kernel), files))
 
 
-def _reading(config: Config, files: tuple[tuple[str, str], ...]) -> Config:
-    """The config with files of features, each given by its name and its SHA-256."""
+def _reading(config: Config, files: Files) -> Config:
+    """The config with files of features."""
     names, digests = zip(*files, strict=True)
     return override(config, {"tasks.features": names, "tasks.digests": digests, "tasks.inputs": 640})
 

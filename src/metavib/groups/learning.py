@@ -169,16 +169,16 @@ def validated(draft: Draft, aside: Aside | None = None) -> Learned:
         mine = np.flatnonzero(fold == k)
         held.append(Held(model, [sets[i] for i in mine], [without[i] for i in mine]))
     held = begin(refined.model, held, x, y, weight)
-    factor, *freedom = tails(held, x, y, weight, np.random.default_rng(0))
-    for model in (*(each.model for each in held), refined.model):
-        widened(model, factor, (freedom[0], freedom[1]))
+    factor, of_groups, of_rows = tails(held, x, y, weight, np.random.default_rng(0))
+    models = [*(each.model for each in held), refined.model]
+    for model in models:
+        widened(model, factor, (of_groups, of_rows))
     if isinstance(link, Edge):
         best = lift(held, x, y, weight)
-        for model in (*(each.model for each in held), refined.model):
+        for model in models:
             lifted(model, best)
-    learned = refined.model
-    found = report(held, x, y, weight, random)._replace(logarithms=logarithms(learned))
-    return Learned(learned, found)
+    found = report(held, x, y, weight, random)._replace(logarithms=logarithms(refined.model))
+    return Learned(refined.model, found)
 
 
 def folds(groups: int) -> int:

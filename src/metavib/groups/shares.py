@@ -74,8 +74,9 @@ class Shares(ClassLikelihood):
 
     def nodes(self, q: Marginals, noise: Noise = None) -> Nodes:
         """Draws of several functions; quadrature of one."""
-        several = isinstance(q, Normal) and self.latents > 1
-        return q.monte_carlo(SAMPLES, noise) if isinstance(q, Normal) and several else super().nodes(q, noise)
+        if isinstance(q, Normal) and self.latents > 1:
+            return q.monte_carlo(SAMPLES, noise)
+        return super().nodes(q, noise)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """The logarithm of the label's probability."""
