@@ -13,6 +13,7 @@ from metavib import FewShotRegressor
 from metavib.groups.learning import links
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.groups.rows import members
+from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import banded
 
 
@@ -86,8 +87,7 @@ def test_rounded_shares_lie_at_the_ends_and_gaussian_ones_stay_as_they_are() -> 
         torch.tensor((near - near.mean()) / near.std()),
         group,
         seed=0,
-        zero=-near.mean() / near.std(),
-        one=(1 - near.mean()) / near.std(),
+        units=scalings.outputs(near),
     )
     assert not report.logarithms
 

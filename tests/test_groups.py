@@ -19,7 +19,7 @@ from metavib.groups.prior import empty
 from metavib.groups.report import LIFTS, Held, Report, Row, lift
 from metavib.groups.rows import blocks, members
 from metavib.likelihoods import LogNormal
-from metavib.tasks.scaling import Edge, edged
+from metavib.tasks.scaling import Edge, as_they_are, edged
 from metavib.tasks.task import examples
 
 
@@ -336,7 +336,7 @@ def test_gaussian_groups_stay_as_they_are_and_a_wrong_row_is_no_evidence_for_log
     group, x = np.repeat(np.arange(20), 6), torch.tensor(rng.normal(size=(120, 1)))
     y = torch.tensor(rng.normal(size=20)[group] + 0.1 * rng.normal(size=120))
     y[7] = 50.0
-    (_, report), wrong = learn_from_right_rows(x, y, group, seed=0, zero=0.0)
+    (_, report), wrong = learn_from_right_rows(x, y, group, seed=0, units=as_they_are())
     assert np.flatnonzero(wrong).tolist() == [7] and not report.logarithms
 
 
@@ -379,4 +379,4 @@ def test_a_prediction_lies_where_groups_held_out_have_the_smallest_errors(place)
     assert isinstance(model.likelihood, LogNormal)
     half_variance = model.likelihood.noise().item() / 2
     y = torch.full((48,), place * half_variance, dtype=torch.float64).exp()
-    assert lift([Held(model, groups, [])], x, y, torch.ones_like(y)) == place
+    assert lift([Held(model, groups, [])], x, y, torch.ones_like(y), as_they_are()) == place

@@ -272,7 +272,7 @@ def test_a_row_that_cannot_be_right_is_left_out_and_said_so(wrong, tmp_path):
             "adapt", tmp_path / "run", "--support", tmp_path / "few.csv", "--out", tmp_path / "t.safetensors"
         )
     assert ended.status == 0 and "5 points" in ended.out
-    assert ended.err.startswith("warning: 1 of 6 rows are left out, the first of them row 2")
+    assert ended.err.startswith("warning: 1 of 6 rows are left out, the first of them line 3")
 
 
 @pytest.mark.parametrize("rows", [9, 2])

@@ -307,6 +307,66 @@ def test_a_table_is_dropped_and_one_value_changes_the_others(page, server, tmp_p
     wait(page, "/no column hour/.test(document.querySelector('#collections .problem').innerText)")
 
 
+def test_rows_that_are_left_out_are_shown_as_such(page, tmp_path) -> None:
+    """In a table, and as a point of a plane; neither is forgotten with the others, since it was never learned."""
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{c},{h:.2f},{100 + 10 * c + h + 0.1 * rng.normal():.2f}" for c in range(12) for h in rng.uniform(0, 24, 8)
+    ]
+    (tmp_path / "demand.csv").write_text("\n".join(["city,hour,demand", *rows]))
+    named = {
+        "tasks.table.csv": str(tmp_path / "demand.csv"),
+        "tasks.table.task": "city",
+        "tasks.table.target": "demand",
+    }
+    config = resolve(override(recipe("table", "hierarchical"), named))
+    engines = serving.engines(serving.trained(tmp_path / "runs", demand=config))
+    (tmp_path / "new.csv").write_text("hour,demand\n1.5,141.5\n3,1000000\n\n12.25,152.25\n20,\n")
+    (tmp_path / "gap.csv").write_text("hour,demand\n1.5,110\n\n,111\n")
+    with serving.serving(engines, f"{tmp_path}/tasks.db") as found:
+        page.goto(f"{found.address}/#collections")
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="Choose a file").click()
+        chooser.value.set_files(tmp_path / "new.csv")
+        page.wait_for_selector("#rows")
+        said = page.inner_text("#table-said")
+        assert "2 of 4 rows learned" in said and "cannot be right there beside all other rows: row 2." in said
+        assert "1000000 left out" in page.locator("#rows tbody tr").nth(1).inner_text()
+        shot(page, "left-out")
+        page.get_by_label("demand of row 2").fill("143")
+        page.get_by_label("demand of row 2").press("Enter")
+        wait(page, "/3 of 4 rows learned/.test(document.querySelector('#table-said').innerText)")
+        assert "left out" not in page.inner_text("#collections") and not page.inner_text("#collections .problem")
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="Choose a file").click()
+        chooser.value.set_files(tmp_path / "gap.csv")
+        wait(
+            page,
+            "/Line 4 has no value in the column hour/.test(document.querySelector('#collections .problem').innerText)",
+        )
+        page.click("#tab-curves")
+        page.wait_for_selector("#curves .mean", state="attached")
+        plane = page.locator("#curves svg").first
+        box = plane.bounding_box()
+        for x, y, known in [(0.4, 0.5, 1), (0.45, 0.5, 2), (0.6, 0.1, 2)]:
+            plane.click(position={"x": x * box["width"], "y": y * box["height"]}, force=True)
+            serving.until(lambda known=known: points(found, "page-curves") == [known])
+        wait(page, "document.querySelectorAll('#curves .dot.out').length === 1")
+        assert "3 points, 1 left out" in page.inner_text("#curve-said") and points(found, "page-curves") == [2]
+        shot(page, "left-out-point")
+        page.reload()
+        wait(page, "document.querySelectorAll('#curves .dot.out').length === 1")
+        page.click("#curve-undo")
+        wait(page, "document.querySelectorAll('#curves .dot').length === 2")
+        assert points(found, "page-curves") == [2] and not page.inner_text("#curves .problem")
+
+
+def points(server: Serving, beginning: str) -> list[int]:
+    """How many points are known of the tasks whose names begin so."""
+    tasks = server.http.get("/v1/tasks").json()["tasks"]
+    return [task["points"] for task in tasks if task["task"].startswith(beginning)]
+
+
 def test_columns_and_classes_may_be_words(page, tmp_path) -> None:
     configs = {"demand": table(tmp_path, words=True), "level": table(tmp_path, "level", words=True)}
     engines = serving.engines(serving.trained(tmp_path / "runs", **configs))

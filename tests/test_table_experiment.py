@@ -235,6 +235,24 @@ def test_what_is_no_table_is_refused_with_its_place(tmp_path, text, message):
         read_rows(path)
 
 
+def test_missing_and_infinite_inputs_are_refused_with_their_line(csv, tmp_path):
+    """The header is line 1, and blank lines count, in training and after it; a Parquet file has rows."""
+    preparation = of_run(resolve(config(csv)))
+    head, *rows = Path(csv).read_text().splitlines()
+    gap = ",".join([*rows[2].split(",")[:1], "", *rows[2].split(",")[2:]])
+    (tmp_path / "gap.csv").write_text("\n".join([head, *rows[:2], "", gap, *rows[3:]]))
+    message = "in 1 of {} rows, the first of them {}: fill or drop"
+    with pytest.raises(ValueError, match=message.format(len(rows), "line 5")):
+        resolve(config(tmp_path / "gap.csv"))
+    with pytest.raises(ValueError, match=message.format(len(rows), "line 5")):
+        preparation.points(tmp_path / "gap.csv")
+    frame = pd.read_csv(tmp_path / "gap.csv")
+    frame.to_parquet(tmp_path / "gap.parquet")
+    for rows_of in (frame, tmp_path / "gap.parquet"):
+        with pytest.raises(ValueError, match=message.format(len(rows), "row 3")):
+            preparation.points(rows_of)
+
+
 def test_a_missing_target_or_task_is_refused_with_its_place(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("t,a,y\nu,1,2\nu,3,NA\n")

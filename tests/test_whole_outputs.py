@@ -12,6 +12,7 @@ from scipy import stats
 
 from metavib import FewShotRegressor, Learner
 from metavib.adapt.prediction import RealPrediction
+from metavib.groups.report import Held, report
 from metavib.likelihoods import Gaussian, LogNormal, StudentT
 from metavib.marginals import Normal
 from metavib.tasks import scaling as scalings
@@ -75,6 +76,22 @@ def counts(seed, groups=40, rows=8):
 def learned():
     x, y, group, _ = counts(0)
     return FewShotRegressor(random_state=0).fit(x, y, tasks=group)
+
+
+def test_the_report_is_of_whole_intervals(learned):
+    """Coverage, width and error of groups without a known row are those of `predict_interval` and `predict`."""
+    x, y, group, _ = counts(1)
+    units = learned.scaling_.y
+    sets = [np.flatnonzero(group == i) for i in range(40)]
+    rows = learned._inputs(x), learned._outputs(y)
+    options = (*rows, torch.ones(len(y)).double(), np.random.default_rng(0))
+    row = report([Held(learned.model_, sets, [])], *options, units).rows[0]
+    low, high = learned.predict_interval(x, 0.9).T
+    assert row.coverage == pytest.approx(np.mean((low <= y) & (y <= high)))
+    assert row.width == pytest.approx(np.mean(high - low))
+    assert row.rmse == pytest.approx(np.sqrt(np.mean((learned.predict(x) - y) ** 2)))
+    real = report([Held(learned.model_, sets, [])], *options, units._replace(step=torch.tensor(0.0))).rows[0]
+    assert row.coverage > real.coverage  # whole ends hold what lies nearer to them than to the next ones
 
 
 def test_counts_of_groups_are_predicted_as_counts(learned, tmp_path):

@@ -7,12 +7,13 @@ a gross error among a handful of rows would move all predictions of its task. Wh
 
 import warnings
 from copy import deepcopy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from metavib.adapt.points import Batch
 from metavib.adapt.prediction import Prediction, RealPrediction
+from metavib.adapt.preparation import Preparation
 from metavib.adapt.trained import Trained
 from metavib.groups import Hierarchy
 from metavib.groups.outliers import FAR, beyond_reach, outliers
@@ -78,12 +79,19 @@ def wrong_beside(trained: Trained, points: Batch, found: Prediction) -> np.ndarr
     return beyond_reach(found.q, points.y, likelihood, points.counted).cpu().numpy()
 
 
-def tell(wrong: np.ndarray) -> None:
-    """Warns of rows that are left out since they cannot be right."""
+def tell(wrong: np.ndarray, data: Any, preparation: Preparation) -> None:
+    """Warns of rows that are left out since they cannot be right.
+
+    Args:
+        wrong: which, as a mask.
+        data: what they are rows of.
+        preparation: knows where in the data a row is.
+    """
     if wrong.any():
         warnings.warn(
-            f"{wrong.sum()} of {len(wrong)} rows are left out, the first of them row {wrong.argmax() + 1}: their "
-            f"outputs lie more than {FAR:.0f} standard deviations from what all other rows say of them.",
+            f"{wrong.sum()} of {len(wrong)} rows are left out, the first of them "
+            f"{preparation.place(data, int(wrong.argmax()))}: their outputs lie more than {FAR:.0f} standard "
+            "deviations from what all other rows say of them.",
             UserWarning,
             stacklevel=4,
         )

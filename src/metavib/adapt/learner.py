@@ -156,7 +156,7 @@ class Learner:
         """
         judged = support if isinstance(support, Judged) else self.judge(support, weight=weight)
         if judged is not support:
-            believed.tell(judged.wrong)
+            believed.tell(judged.wrong, support, self.preparation)
         points = judged.right
         return predictor(self.trained, Support((points,)), self.trained.classes(points.labels, classes))
 

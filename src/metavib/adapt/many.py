@@ -213,7 +213,7 @@ class Predictors(Mapping[Hashable, Predictor]):
         places = _by_id(self._ids(data, tasks, len(points.x)))
         if learning:
             wrong = self._wrong(points, places)
-            believed.tell(wrong)
+            believed.tell(wrong, data, self._trained.preparation)
             places = {id: [i for i in rows if not wrong[i]] for id, rows in places.items()}
         order = [i for rows in places.values() for i in rows]
         points = points.select(order)

@@ -80,7 +80,7 @@ class RealPrediction:
                 above = self._cdf(middle) >= p
                 low, high = torch.where(above, low, middle), torch.where(above, middle, high)
             found = high.floor() if isinstance(self.likelihood, Poisson) else high
-        return (found - 0.5).ceil().clamp(min=0) + 0.0 if self.units.whole else found  # zero has one sign
+        return self.units.rounded(found)
 
     def cdf(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
         r"""$P(Y \le y)$."""

@@ -103,7 +103,7 @@ class Predictor(ABC):
         if isinstance(points, Judged):
             return self._update(points.right)
         judged = self.judge(points, weight=weight)
-        believed.tell(judged.wrong)
+        believed.tell(judged.wrong, points, self._trained.preparation)
         return self._update(judged.right)
 
     def judge(self, points: Any, *, weight: Any = None) -> Judged:

@@ -65,6 +65,10 @@ class Preparation(ABC):
     def beside(self, path: Path) -> list[dict[str, Any]]:
         """What the rows of a file are, to stand beside their predictions."""
 
+    def place(self, data: Any, row: int) -> str:
+        """Where a row of the data is, counted from 0: its line in a file that has lines, else its number from 1."""
+        return f"row {row + 1}"
+
     def restore(self, prediction: Prediction) -> Prediction:
         """A prediction in the units of the data."""
         return prediction
@@ -181,6 +185,11 @@ class Rows(Preparation):
         numbers = [{name: None if v[i] != v[i] else v[i] for name, v in plain.items()} for i in range(len(rows))]
         return [row | found for row, found in zip(rows, numbers, strict=True)]
 
+    def place(self, data: Any, row: int) -> str:
+        """The line of a CSV file, or the number of a row."""
+        lines = read(data, columns=()).lines if _is_path(data) else None
+        return super().place(data, row) if lines is None else f"line {lines[row]}"
+
     def restore(self, prediction: Prediction) -> Prediction:
         """In the units of the target; probabilities have none."""
         return prediction.restored(self.scaling.y) if isinstance(prediction, RealPrediction) else prediction
@@ -200,7 +209,8 @@ class Rows(Preparation):
                 x = self.schema.encode(table)
             else:
                 x = self._array(source)
-            check_finite(x, names=self.schema.sources, missing=self.missing)
+            lines = None if table is None else table.lines
+            check_finite(x, names=self.schema.sources, missing=self.missing, lines=lines)
         return self.scaling.x.standardise(torch.tensor(x))
 
     def _array(self, data: Any) -> np.ndarray:
@@ -230,7 +240,7 @@ class Rows(Preparation):
             return labels
         values = torch.tensor(table.outputs(self.target))
         with naming(table.source) if table.source else nullcontext():
-            check_finite(values.numpy()[:, None], names=(self.target,))
+            check_finite(values.numpy()[:, None], names=(self.target,), lines=table.lines)
             check_outputs(values, self.target, self.likelihood)
         return values.long() if isinstance(self.likelihood, ClassLikelihood) else self.scaling.y.standardise(values)
 

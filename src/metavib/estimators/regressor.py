@@ -238,14 +238,12 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
         some = self._trainable(rows)
         group = np.unique(some.ids, return_inverse=True)[1]
-        zero, one = self._outputs(np.array([0.0, 1.0])).tolist()
-        options: Any = {"seed": seed, "zero": zero, "one": one, "weight": some.weight}
-        (self.model_, found), wrong = learn_from_right_rows(some.x, some.y, group, **options)
+        options: Any = {"seed": seed, "units": self.scaling_.y, "weight": some.weight}
+        (self.model_, self.report_), wrong = learn_from_right_rows(some.x, some.y, group, **options)
+        self.learner_, self.history_, self.n_iter_ = Learner(self.model_), None, 1
         left_out = np.zeros(len(rows.ids), dtype=bool)
         left_out[np.isin(rows.ids, some.ids)] = wrong
-        believed.tell(left_out)
-        self.report_, self.history_, self.n_iter_ = found.scaled(float(self.scaling_.y.scale)), None, 1
-        self.learner_ = Learner(self.model_)
+        believed.tell(left_out, rows, self.learner_.preparation)
         self.predictor_ = self.learner_.adapt(examples(rows.x[:0], rows.y[:0]))
         if self.verbose:
             print(self.report_)

@@ -40,7 +40,7 @@ from metavib.groups.rows import Block, blocks, members
 from metavib.groups.start import begin
 from metavib.groups.tails import tails
 from metavib.model import Model
-from metavib.tasks.scaling import Edge, Link, banded, edged
+from metavib.tasks.scaling import Edge, Link, Outputs, as_they_are, banded, edged
 
 ITERATIONS = 40  # of L-BFGS
 FIRST, FIRST_ROWS = 15, 300  # iterations and rows that the best of several ways is chosen by
@@ -101,7 +101,7 @@ def learn(
         >>> report.rows[1].rmse < 0.5 * report.rows[0].rmse  # one row known, and none
         True
     """
-    return validated(draft(x, y, group, seed=seed, links=links, weight=weight))
+    return validated(draft(x, y, group, seed=seed, links=links, weight=weight), as_they_are())
 
 
 class Draft(NamedTuple):
@@ -142,11 +142,12 @@ class Aside(NamedTuple):
     group: np.ndarray
 
 
-def validated(draft: Draft, aside: Aside | None = None) -> Learned:
+def validated(draft: Draft, units: Outputs, aside: Aside | None = None) -> Learned:
     """The second half of `learn`: groups held out say how wide predictions must be, and how good they are.
 
     Args:
         draft: the first half.
+        units: those of the outputs, of which the report is.
         aside: rows that it does without, since they cannot be right.
     """
     x, y, weight, sets, (features, noise, link, _), refined, random = draft
@@ -174,10 +175,10 @@ def validated(draft: Draft, aside: Aside | None = None) -> Learned:
     for model in models:
         widened(model, factor, (of_groups, of_rows))
     if isinstance(link, Edge):
-        best = lift(held, x, y, weight)
+        best = lift(held, x, y, weight, units)
         for model in models:
             lifted(model, best)
-    found = report(held, x, y, weight, random)._replace(logarithms=logarithms(refined.model))
+    found = report(held, x, y, weight, random, units)._replace(logarithms=logarithms(refined.model))
     return Learned(refined.model, found)
 
 

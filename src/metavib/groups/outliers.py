@@ -14,7 +14,6 @@ learned from them larger, and so look better than they are.
 """
 
 from collections.abc import Iterator, Sequence
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from metavib.marginals import Marginals, Student
 from metavib.model import Model
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
-from metavib.tasks.scaling import within_reach
+from metavib.tasks.scaling import Outputs, within_reach
 
 FAR = 8.0  # standard deviations
 HALF = 0.6744897501960817  # standard deviations that half of all numbers of a Gaussian are within
@@ -145,8 +144,7 @@ def learn_from_right_rows(
     group: np.ndarray,
     *,
     seed: int,
-    zero: float,
-    one: float = inf,
+    units: Outputs,
     weight: Float[Tensor, " rows"] | None = None,
 ) -> tuple[Learned, np.ndarray]:
     """Learns the prior of a new group as `metavib.groups.learn` does, and again without rows that cannot be right.
@@ -158,23 +156,24 @@ def learn_from_right_rows(
         y: standardised outputs.
         group: the group of each row, numbered from 0.
         seed: of samples and folds.
-        zero: where the zero of the table's own units lies among the standardised outputs.
-        one: where their one lies.
+        units: how outputs were standardised.
         weight: by which the noise variance of each row is divided; one where None.
 
     Returns what was learned, and the rows that were left out, as a mask.
 
     Example:
+        >>> from metavib.tasks.scaling import as_they_are
         >>> random = np.random.default_rng(0)
         >>> group, x = np.repeat(np.arange(30), 6), torch.tensor(random.normal(size=(180, 1)))
         >>> y = torch.tensor(random.normal(size=30)[group] + 0.1 * random.normal(size=180))
         >>> y[7] = 50.0
-        >>> np.flatnonzero(learn_from_right_rows(x, y / y.std(), group, seed=0, zero=0.0)[1])
+        >>> np.flatnonzero(learn_from_right_rows(x, y / y.std(), group, seed=0, units=as_they_are())[1])
         array([7])
     """
     # A first training does not see the rows furthest from all others: a kernel would bend towards one wrong row, or
     # take all rows for as noisy, and that row for right. What it learns then says whether they are wrong.
     weight = torch.ones_like(y) if weight is None else weight
+    zero, one = units.standardise(torch.tensor([0.0, 1.0], dtype=y.dtype)).tolist()
     wrong = _alone(y.numpy())
     for link in links(y, zero, one):  # skewed outputs are far from others by themselves, and not by their logarithms
         wrong &= _alone(link.standardise(y).numpy())
@@ -190,7 +189,7 @@ def learn_from_right_rows(
     rows = np.flatnonzero(without & np.isin(group, groups))
     i = torch.as_tensor(rows)
     aside = Aside(x[i], y[i], weight[i], np.searchsorted(groups, group[rows]))
-    return validated(found, aside), without
+    return validated(found, units, aside), without
 
 
 def _alone(y: np.ndarray) -> np.ndarray:

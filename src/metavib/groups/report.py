@@ -13,6 +13,7 @@ from metavib.likelihoods import Gaussian, Warped
 from metavib.marginals import Normal, Student
 from metavib.model import Model
 from metavib.tasks.inputs import Points
+from metavib.tasks.scaling import Outputs
 from metavib.tasks.task import Examples, Task
 
 KNOWN = (0, 1, 3, 5, 10)  # K, rows known of a group
@@ -85,7 +86,7 @@ class Report(NamedTuple):
 
 
 @torch.no_grad()
-def lift(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
+def lift(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, units: Outputs) -> float:
     """Where between median and mean log-normal outputs are best predicted: by the errors on groups held out.
 
     Errors with different numbers of known rows count alike, by their logarithms.
@@ -93,18 +94,22 @@ def lift(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor) -> float:
     errors = []
     for place in LIFTS:
         moved = [each._replace(model=lifted(each.model, place)) for each in held]
-        rows = report(moved, x, y, weight, np.random.default_rng(0)).rows
+        rows = report(moved, x, y, weight, np.random.default_rng(0), units).rows
         errors.append(sum(log(max(row.rmse, 1e-12)) for row in rows))
     return LIFTS[errors.index(min(errors))]
 
 
 @torch.no_grad()
-def report(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, random: np.random.Generator) -> Report:
-    """Predictions of groups held out with some of their rows known, beside baselines."""
+def report(
+    held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, random: np.random.Generator, units: Outputs
+) -> Report:
+    """Predictions of groups held out with some of their rows known, beside baselines, in the units of the outputs."""
     orders = [(model, [random.permutation(rows) for rows in groups[:GROUPS]]) for model, groups, _ in held]
     found = []
     for known in KNOWN:
-        parts = [_predicted(model, [o for o in of if len(o) > known], known, x, y, weight) for model, of in orders]
+        parts = [
+            _predicted(model, [o for o in of if len(o) > known], known, x, y, weight, units) for model, of in orders
+        ]
         parts = [part for part in parts if part is not None]
         groups = sum(len(o) > known for _, of in orders for o in of)
         if groups < 3:
@@ -114,13 +119,17 @@ def report(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, random: n
         rmse, of_all, of_each = (float((w * e.square()).sum().sqrt()) for e in (error, shared, alone))
         coverage = float((w * inside).sum())
         found.append(Row(known, groups, rmse, coverage, float((w * width).sum()), of_all, of_each))
-    return Report(found)
+    return Report(found).scaled(float(units.scale))
 
 
 def _predicted(
-    model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor, weight: Tensor
+    model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor, weight: Tensor, units: Outputs
 ) -> tuple[Tensor, ...] | None:
-    """Errors, those of the two baselines, whether 90 % intervals hold, how wide they are, and weights, of all rows."""
+    """Errors, those of the two baselines, whether 90 % intervals hold, how wide they are, and weights, of all rows.
+
+    Whole numbers are predicted as `metavib.adapt.prediction.RealPrediction` does it: not below zero, by intervals that
+    end at whole numbers.
+    """
     if not orders:
         return None
     longest = min(QUERIES, max(len(o) for o in orders) - known)
@@ -135,12 +144,14 @@ def _predicted(
     q = model.encoder(known_rows, at, model.prior, likelihood, weight=w).marginals()
     mean, _ = likelihood.predict(q)
     assert isinstance(q, Normal | Student)
-    low, high = (likelihood.predictive_quantile(q, p) for p in (0.05, 0.95))
+    quantiles = torch.stack([likelihood.predictive_quantile(q, p) for p in (0.05, 0.95)])
+    low, high = units.standardise(units.rounded(units.restore(quantiles))) if units.whole else quantiles
+    mean = mean.clamp(min=units.zero) if units.whole else mean
     first = Examples(x[support[:, :0]], y[support[:, :0]], all_real[:, :0])
     shared, _ = likelihood.predict(model(Task(first, Examples(x[query], y[query], real))))
     alone = _ridge(x[support], y[support], x[query], w)
     truth = y[query]
-    inside = (low <= truth) & (truth <= high)
+    inside = (low - units.half <= truth) & (truth <= high + units.half)  # whole numbers hold what is around them
     columns = (mean - truth, shared - truth, alone - truth, inside, high - low, weight[query])
     return tuple(t[real] for t in columns)
 

@@ -86,6 +86,16 @@ class Outputs(NamedTuple):
         """Back to the squared units of the data."""
         return var if self.trivial else var * self.scale.square()
 
+    def rounded(self, y: Tensor) -> Tensor:
+        """Quantiles in the units of the data as outputs have them: the whole numbers whose halves around them hold y.
+
+        Example:
+            >>> counts = Outputs(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(1.0))
+            >>> counts.rounded(torch.tensor([-3.0, 0.4, 2.6]))
+            tensor([0., 0., 3.])
+        """
+        return (y - 0.5).ceil().clamp(min=0) + 0.0 if self.whole else y  # zero has one sign
+
     @property
     def trivial(self) -> bool:
         """Whether nothing is changed."""
@@ -309,8 +319,21 @@ def as_they_are() -> Outputs:
     return Outputs(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
 
 
-def check_finite(x: np.ndarray, *, names: Sequence[str] | None = None, missing: str = "refuse") -> None:
-    """Refuses infinite values, and missing ones unless they are provided for, by the name of their column."""
+def check_finite(
+    x: np.ndarray,
+    *,
+    names: Sequence[str] | None = None,
+    missing: str = "refuse",
+    lines: Sequence[int] | None = None,
+) -> None:
+    """Refuses infinite values, and missing ones unless they are provided for, by the name of their column.
+
+    Args:
+        x: rows `(n, d)`, or images `(n, C, H, W)`.
+        names: of the columns.
+        missing: one of `MISSING`.
+        lines: the line of each row in the file that they come from; None: rows are counted, from 1.
+    """
     if missing not in MISSING:
         raise ValueError(f"missing must be one of {', '.join(MISSING)}; got {missing!r}.")
     bad = np.isinf(x)
@@ -324,9 +347,9 @@ def check_finite(x: np.ndarray, *, names: Sequence[str] | None = None, missing: 
         raise ValueError(f"the images have {what} (inf or NaN pixels): remove them.")
     column = int(np.flatnonzero(bad.any(0))[0])
     rows = np.flatnonzero(bad[:, column])
+    first = f"row {rows[0] + 1}" if lines is None else f"line {lines[rows[0]]}"
     raise ValueError(
-        f"{_name(column, names)} has {what} in {len(rows)} of {len(x)} rows, the first of them row {rows[0] + 1}: "
-        f"{remedy}."
+        f"{_name(column, names)} has {what} in {len(rows)} of {len(x)} rows, the first of them {first}: {remedy}."
     )
 
 

@@ -156,7 +156,7 @@ function table(panel, model) {
   const holder = h('div', { className: 'scroll' })
   const target = model.target.name
   const features = model.columns.map(c => c.name)
-  let rows = [] // { cells, answer: as the file has it, or null; learned: the number that was learned, or null; found }
+  let rows = [] // { cells, answer: as the file has it, or null; learned, out: what was learned, or left out, or null; found }
   const task = new Passing(model, 'tables')
   const five = h('button', { id: 'teach-five', textContent: 'Teach five more', onclick: () => teachSome(5) })
   five.hidden = true
@@ -183,27 +183,27 @@ function table(panel, model) {
     const missing = features.filter(name => !head.includes(name))
     if (missing.length) throw new Error(`The file has no column ${missing.join(', ')}; its columns are ${head.join(', ')}.`)
     if (!lines.length) throw new Error('The file has no rows.')
-    return lines.map((line, i) => {
-      const cells = Object.fromEntries(features.map(name => [name, value(line[head.indexOf(name)], name, i)]))
+    return lines.map(line => {
+      const cells = Object.fromEntries(features.map(name => [name, value(line[head.indexOf(name)], name, line.number)]))
       const answer = head.includes(target) ? line[head.indexOf(target)]?.trim() : ''
-      return { cells, answer: answer ? value(answer, target, i) : null, learned: null, found: null }
+      return { cells, answer: answer ? value(answer, target, line.number) : null, learned: null, out: null, found: null }
     })
   }
 
-  function value(text, name, i) {
+  function value(text, name, line) {
     const found = text?.trim() ? Number(text) : NaN
-    return Number.isFinite(found) ? found : text?.trim() ? text.trim() : (() => { throw new Error(`Row ${i + 1} has no value in the column ${name}.`) })()
+    return Number.isFinite(found) ? found : text?.trim() ? text.trim() : (() => { throw new Error(`Line ${line} has no value in the column ${name}.`) })()
   }
 
-  async function learn(some) {
+  async function learn(some, values = some.map(row => row.answer)) {
     try {
-      await task.update({ rows: some.map(row => ({ ...row.cells, [target]: row.answer })) })
-      for (const row of some) row.learned = row.answer
+      const { left_out: out = [] } = await task.update({ rows: some.map((row, i) => ({ ...row.cells, [target]: values[i] })) })
+      some.forEach((row, i) => { [row.learned, row.out] = out.includes(i + 1) ? [null, values[i]] : [values[i], null] })
     } catch (error) { problem.textContent = error.message }
   }
 
   async function teachSome(count) {
-    const open = rows.filter(row => row.learned === null && row.answer !== null)
+    const open = rows.filter(row => row.learned === null && row.answer !== null && row.out === null)
     const some = Array.from({ length: Math.min(count, open.length) }, (_, i) => open[Math.floor((i + 0.5) * open.length / Math.min(count, open.length))])
     if (some.length) await learn(some)
     await look()
@@ -215,8 +215,8 @@ function table(panel, model) {
     if (typeof given === 'string' && model.outputs === 'real') { problem.textContent = `${text} is no number.`; return }
     try {
       if (row.learned !== null) await task.forget({ rows: [{ ...row.cells, [target]: row.learned }] })
-      row.learned = null
-      if (given !== null) { await task.update({ rows: [{ ...row.cells, [target]: given }] }); row.learned = given }
+      row.learned = row.out = null
+      if (given !== null) await learn([row], [given])
     } catch (error) { problem.textContent = error.message }
     await look()
   }
@@ -236,12 +236,13 @@ function table(panel, model) {
     if (!rows.length) { holder.replaceChildren(); return }
     const open = rows.filter(row => row.learned === null)
     const real = model.outputs === 'real'
-    const held = open.filter(row => row.answer !== null && row.found)
+    const held = open.filter(row => row.answer !== null && row.found && row.out === null)
+    const out = rows.flatMap((row, i) => row.out === null ? [] : [i + 1])
     five.hidden = !held.length
     const inside = held.filter(row => real ? row.answer >= row.found.low && row.answer <= row.found.high : String(row.answer) === String(row.found.label)).length
-    said.textContent = `${rows.length - open.length} of ${rows.length} rows learned.` + (!held.length ? '' : real ? ` Of the ${held.length} others, ${inside} lie within their 95 % interval.` : ` Of the ${held.length} others, ${inside} are recognised.`) + (rows.length > ROWS ? ` The first ${ROWS} are shown.` : '')
+    said.textContent = `${rows.length - open.length} of ${rows.length} rows learned.` + (!out.length ? '' : ` Left out, since ${target} cannot be right there beside all other rows: ${out.length > 1 ? 'rows' : 'row'} ${out.slice(0, 10).join(', ')}${out.length > 10 ? ', …' : ''}.`) + (!held.length ? '' : real ? ` Of the ${held.length} others, ${inside} lie within their 95 % interval.` : ` Of the ${held.length} others, ${inside} are recognised.`) + (rows.length > ROWS ? ` The first ${ROWS} are shown.` : '')
     const shown = rows.slice(0, ROWS)
-    const all = shown.flatMap(row => [row.found?.low, row.found?.high, row.answer, row.learned]).filter(Number.isFinite)
+    const all = shown.flatMap(row => [row.found?.low, row.found?.high, known(row)]).filter(Number.isFinite)
     const [low, high] = [Math.min(...all), Math.max(...all)]
     holder.replaceChildren(h('table', { id: 'rows' },
       h('thead', {}, h('tr', {}, ...features.map(name => h('th', { scope: 'col' }, name)), h('th', { scope: 'col' }, `${target}, expected`), h('th', { scope: 'col' }, real ? '95 %' : 'probability'), h('th', { scope: 'col' }, `${target}, known`))),
@@ -251,34 +252,39 @@ function table(panel, model) {
         return h('tr', { className: row.learned !== null ? 'learned' : '' }, ...features.map(name => h('td', {}, typeof row.cells[name] === 'number' ? number(row.cells[name], 4) : row.cells[name])),
           h('td', {}, row.found ? real ? `${number(row.found.mean)} ± ${number(row.found.sd, 2)}` : String(row.found.label) : '–'),
           h('td', {}, row.found ? real ? whisker(row, low, high) : percent(Math.max(...row.found.probabilities)) : '–'),
-          h('td', {}, input))
+          h('td', {}, input, row.out === null ? null : h('span', { className: 'note' }, ` ${row.out} left out`)))
       }))))
   }
 
+  /** What is known of a row, whether it was learned or is held back; nothing of one that was left out. */
+  function known(row) { return row.learned ?? (row.out === null ? row.answer : null) }
+
   function whisker(row, low, high) {
     const at = v => 6 + 164 * (v - low) / (high - low || 1)
-    const known = row.learned ?? row.answer
     const text = `${number(row.found.low)} to ${number(row.found.high)}`
     return s('svg', { class: 'whisker', viewBox: '0 0 176 22', role: 'img', 'aria-label': text }, s('title', {}, text),
       s('rect', { x: at(row.found.low), width: Math.max(1, at(row.found.high) - at(row.found.low)), y: 7, height: 8, rx: 4 }),
       s('line', { x1: at(row.found.mean), x2: at(row.found.mean), y1: 5, y2: 17 }),
-      Number.isFinite(known) ? s('circle', { cx: at(known), cy: 11, r: 3.5 }) : null)
+      Number.isFinite(known(row)) ? s('circle', { cx: at(known(row)), cy: 11, r: 3.5 }) : null)
   }
 }
 
-/** Rows of a CSV file: quotes, commas or semicolons. */
+/** Rows of a CSV file, with the number of the line each begins in: quotes, commas or semicolons. */
 function parse(text) {
   const comma = text.slice(0, text.search(/\r?\n|$/)).includes(';') ? ';' : ','
-  const rows = [[]]
+  const begin = number => Object.assign([], { number })
+  let line = 1
+  const rows = [begin(line)]
   let cell = ''
   let quoted = false
   for (let i = 0; i < text.length; i++) {
     const c = text[i]
+    if (c === '\n') line++
     if (quoted) {
       if (c === '"' && text[i + 1] === '"') { cell += c; i++ } else if (c === '"') quoted = false
       else cell += c
     } else if (c === '"') quoted = true
-    else if (c === comma) { rows.at(-1).push(cell); cell = '' } else if (c === '\n') { rows.at(-1).push(cell.replace(/\r$/, '')); cell = ''; rows.push([]) } else cell += c
+    else if (c === comma) { rows.at(-1).push(cell); cell = '' } else if (c === '\n') { rows.at(-1).push(cell.replace(/\r$/, '')); cell = ''; rows.push(begin(line)) } else cell += c
   }
   rows.at(-1).push(cell.replace(/\r$/, ''))
   return rows.filter(row => row.some(one => one.trim()))

@@ -8,7 +8,7 @@ const GRID = 121
 
 export async function curves(room, models) {
   let [width, height] = [600, 300] // of a plane on the screen, in its own pixels
-  let points = [] // in the order in which they came: { row, value }
+  let points = [] // in the order in which they came: { row, without: names of the models that left it out }
   let level = 0.95
   let at = null // where the keys' cross is, in the plane
   const first = models[0]
@@ -99,31 +99,37 @@ export async function curves(room, models) {
   async function recall() {
     try { points = JSON.parse(localStorage.getItem(`metavib:points:${panes.map(p => p.task.name)}`)) || [] } catch { points = [] }
     const known = await Promise.all(panes.map(p => p.task.info()))
-    if (known.some(info => info.points !== points.length)) await restart() // changed elsewhere
+    if (known.some((info, i) => info.points !== learned(panes[i]).length)) await restart() // changed elsewhere
   }
 
   function remember() {
     try { localStorage.setItem(`metavib:points:${panes.map(p => p.task.name)}`, JSON.stringify(points)) } catch { /* no room */ }
   }
 
+  /** The points that a model believed. */
+  function learned(pane) { return points.filter(p => !p.without.includes(pane.model.name)) }
+
   async function each(work) {
     problem.textContent = ''
     remember()
     render()
     try { await Promise.all(panes.map(work)) } catch (error) { problem.textContent = error.message }
+    remember()
     draw()
   }
 
   function add(x, y) {
     const row = { ...fixed, [along]: Number(x.toPrecision(6)), [first.target.name]: Number(y.toPrecision(6)) }
-    points.push({ row })
-    return each(pane => pane.task.update({ rows: [row] }))
+    const point = { row, without: [] }
+    points.push(point)
+    return each(async pane => { if ((await pane.task.update({ rows: [row] })).left_out) point.without.push(pane.model.name) })
   }
 
   function forget(point) {
     if (!point) return undefined
+    const those = panes.filter(pane => learned(pane).includes(point))
     points = points.filter(p => p !== point)
-    return each(pane => pane.task.forget({ rows: [point.row] }))
+    return each(pane => those.includes(pane) ? pane.task.forget({ rows: [point.row] }) : null)
   }
 
   async function restart() {
@@ -173,7 +179,8 @@ export async function curves(room, models) {
     const width = band.reduce((sum, b) => sum + b.high - b.low, 0) / band.length
     const [low, high] = range()
     const share = width / (high - low)
-    const count = `${points.length} ${points.length === 1 ? 'point' : 'points'}`
+    const out = points.filter(p => p.without.length).length
+    const count = `${points.length} ${points.length === 1 ? 'point' : 'points'}` + (out ? `, ${out} left out, which cannot be right beside all else` : '')
     if (at) {
       const here = band[Math.round((at[0] - column().low) / (column().high - column().low) * (GRID - 1))]
       return `${count}. At ${along} = ${number(at[0])}: ${number(here.mean)}, between ${number(here.low)} and ${number(here.high)}.`
@@ -201,7 +208,7 @@ export async function curves(room, models) {
     if (at && document.activeElement === pane.svg) {
       parts.push(s('line', { class: 'hair', x1: toX(at[0]), x2: toX(at[0]), y1: TOP, y2: height - BOTTOM }), s('circle', { class: 'here', cx: toX(at[0]), cy: toY(at[1]), r: 6 }))
     }
-    for (const p of points) parts.push(s('circle', { class: 'dot', cx: toX(p.row[along]), cy: toY(p.row[first.target.name]), r: 6 }))
+    for (const p of points) parts.push(s('circle', { class: p.without.includes(pane.model.name) ? 'dot out' : 'dot', cx: toX(p.row[along]), cy: toY(p.row[first.target.name]), r: 6 }))
     pane.svg.setAttribute('viewBox', `0 0 ${width} ${height}`)
     pane.svg.replaceChildren(...parts)
     pane.svg.setAttribute('aria-label', `Predictions of ${pane.model.name} after ${points.length} points`)

@@ -90,7 +90,7 @@ def resolve(config: Config) -> Config:
     schema = schemas.learn(cells.select(parts[0]), features, categories=table.categories)
     x, y = schema.encode(cells), _values(cells, config)
     with naming(path):
-        scalings.check_finite(x, names=schema.sources, missing=table.missing)
+        scalings.check_finite(x, names=schema.sources, missing=table.missing, lines=cells.lines)
         x_scaling = scalings.columns(x[parts[0]], names=schema.sources, missing=table.missing)
     y_scaling = scalings.as_they_are()
     if config.model.likelihood in REAL:
@@ -179,7 +179,7 @@ def _values(cells: Cells, config: Config) -> np.ndarray:
         return np.array([place[label] for label in cells.labels(table.target)])
     y = cells.outputs(table.target)
     with naming(cells.source):
-        scalings.check_finite(y[:, None], names=(table.target,))
+        scalings.check_finite(y[:, None], names=(table.target,), lines=cells.lines)
         check_outputs(torch.tensor(y), table.target, build.likelihood(config))
     return y
 
@@ -272,9 +272,8 @@ class Table(Experiment):
         options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
         if isinstance(self._likelihood, ClassLikelihood):
             return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), 0
-        zero, one = self.scaling.y.standardise(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
-        (model, report), left_out = learn_from_right_rows(x, y, **options, zero=zero, one=one)
-        return Learned(model, report.scaled(float(self.scaling.y.scale))), int(left_out.sum())
+        found, left_out = learn_from_right_rows(x, y, **options, units=self.scaling.y)
+        return found, int(left_out.sum())
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks, drawn with replacement."""
