@@ -246,7 +246,7 @@ def test_two_columns_name_a_task_together(tmp_path):
     found = read_rows(tmp_path / "t.csv", task="school,year")
     assert found.names == ("x",) and len(set(found.tasks)) == 4 and found.tasks[2] == "A,01"
     assert read(tmp_path / "t.csv", texts=["year"]).ids("year") == ["1", "B,1", "01", "01"]
-    with pytest.raises(ValueError, match="no column 'school,town'"):
+    with pytest.raises(ValueError, match="no column 'town'. It has school, year, x"):
         read_rows(tmp_path / "t.csv", task="school,town")
 
 

@@ -183,7 +183,7 @@ def test_missing_inputs_are_refused_by_column_or_flagged(csv):
         ({"tasks__table__csv": None}, "--csv FILE"),
         ({"tasks__table__task": ""}, "--task COLUMN"),
         ({"tasks__table__task": "twon"}, "there is no column 'twon'. Did you mean 'town'"),
-        ({"tasks__table__target": "y,b"}, "a run has one target: train one for each of y, b, with"),
+        ({"tasks__table__target": "y,b"}, "a run has one target, and y, b are several"),
         ({"tasks__table__target": "a", "tasks__table__features": ["a"]}, "cannot be an input as well"),
         ({"model__likelihood": "poisson"}, "counts"),
         ({"model__likelihood": "bernoulli"}, "must hold 0 and 1"),

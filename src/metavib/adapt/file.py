@@ -25,11 +25,14 @@ where that is not one for all; and, one column or entry a memory, in float64: `A
 row by row, `b (M, columns)`, `c (columns,)`, `l (k,)`, `n (k,)`, `counts (classes,)`.
 
 Files of the format `metavib-state-1`, which held the memory of one task, are read as well.
+
+A file of several targets (format `metavib-targets-1`) has the metadata `run`, `run_nearby` and `column` as above, and
+`targets`, a list of their names; its tensors `target/0`, `target/1`, ... are the bytes of a task file for each.
 """
 
 import json
 import os
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
@@ -50,6 +53,7 @@ from metavib.posteriors.memory import Labels, Memory, TaskMemory
 
 FORMAT = "metavib-task-2"
 OLD_FORMAT = "metavib-state-1"
+TARGETS_FORMAT = "metavib-targets-1"
 MEMORY = ("A", "b", "c", "l", "n", "counts")
 
 
@@ -164,6 +168,45 @@ def read(path: Path | bytes, trained: Trained) -> TaskFile:
         return _Reader(file, header, name, trained).tasks()
 
 
+def write_each(path: Path, parts: Mapping[str, bytes], *, column: str = "", run: Path | None = None) -> None:
+    """Writes a task file of several targets, atomically.
+
+    Args:
+        path: of the file.
+        parts: the content of a task file for each target.
+        column: what the ids of tasks are called, where there are many.
+        run: the folder of their runs, if they have one.
+    """
+    tensors = {
+        f"target/{i}": torch.frombuffer(bytearray(part), dtype=torch.uint8) for i, part in enumerate(parts.values())
+    }
+    header = {"format": TARGETS_FORMAT, "targets": json.dumps(list(parts)), "column": column}
+    write_tensors(path, tensors, header | _whereabouts(path, run))
+
+
+def read_each(path: Path) -> dict[str, bytes]:
+    """The content of a task file for each target, as `write_each` wrote it; what it says is still to be checked."""
+    with _opened(path) as file:
+        header = file.metadata() or {}
+        if header.get("format") != TARGETS_FORMAT:
+            raise ValueError(
+                f"{path} is no task file of several targets: expected the format {TARGETS_FORMAT!r}, got "
+                f"{header.get('format')!r}. One is written by `metavib adapt` with a run of several targets."
+            )
+        try:
+            names = _labels(json.loads(header["targets"]))
+            found = {str(name): file.get_tensor(f"target/{i}") for i, name in enumerate(names)}
+            return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
+        except (KeyError, ValueError, RecursionError) as error:
+            raise ValueError(f"{path} has a damaged header: {error}.") from error
+
+
+def is_of_several(path: Path) -> bool:
+    """Whether a task file is of several targets."""
+    with _opened(path) as file:
+        return (file.metadata() or {}).get("format") == TARGETS_FORMAT
+
+
 def column_of(path: Path) -> str:
     """What the ids of a file of many tasks are called; empty for a file of one task."""
     with _opened(path) as file:
@@ -174,7 +217,7 @@ def run_of(path: Path) -> Path:
     """The folder of the run that a task file names: where it lies seen from the file, or else where it was."""
     with _opened(path) as file:
         header = file.metadata() or {}
-    if header.get("format") not in (FORMAT, OLD_FORMAT) or not header.get("run"):
+    if header.get("format") not in (FORMAT, OLD_FORMAT, TARGETS_FORMAT) or not header.get("run"):
         raise ValueError(f"{path} does not say which run it was made with; name it with --run.")
     if header["run"] in pretrained.names():
         return pretrained.folder_of(header["run"])

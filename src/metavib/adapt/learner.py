@@ -36,7 +36,7 @@ from metavib.adapt.trained import SAMPLES, Trained
 from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
-from metavib.training import build, checkpoint, run_folder
+from metavib.training import build, checkpoint, run_folder, targets
 from metavib.training.metrics import PLAIN, Temperature
 
 
@@ -76,17 +76,25 @@ class Learner:
 
     @classmethod
     def from_run(
-        cls, folder: str | Path, *, device: str = "cpu", precision: str | None = None, repeat: int = 0
+        cls,
+        folder: str | Path,
+        *,
+        target: str | None = None,
+        device: str = "cpu",
+        precision: str | None = None,
+        repeat: int = 0,
     ) -> "Learner":
         """The learner of a run folder: the checkpoint its config selects, under its test-time settings.
 
         Args:
             folder: of a run that has been trained, on any device; or the name of a model that comes with the package.
+            target: which one, where the folder holds runs of several targets (`metavib.adapt.targets.Learners` reads
+                all of them).
             device: where to use it.
             precision: float32 or float64; that of training where None (float32 for a training in bf16).
             repeat: which one, where the run is several repeats of a training.
         """
-        folder = pretrained.folder(folder)
+        folder = _of_target(pretrained.folder(folder), target)
         saved = run_folder.chosen(folder)
         with naming(folder):
             return cls.of(saved, device=device, precision=precision, repeat=repeat)
@@ -224,3 +232,15 @@ class Learner:
         if not found.column:
             raise ValueError(f"{path} holds one task: read it with load.")
         return Predictors.of_file(self.trained, found)
+
+
+def _of_target(folder: Path, target: str | None) -> Path:
+    """The run of a target, where a folder holds runs of several; else the folder."""
+    found = targets.folders(folder)
+    if "" in found and target is None:
+        return folder
+    if target not in found:
+        named = "has no runs of several targets" if "" in found else f"holds runs of the targets {', '.join(found)}"
+        way_out = "leave target out" if "" in found else "name one, target=..., or read all with adapt.targets.Learners"
+        raise ValueError(f"{folder} {named}; got target={target!r}: {way_out}.")
+    return found[target]

@@ -171,7 +171,7 @@ class Rows(Preparation):
             return read(data, texts=names).ids(column)
         table = in_memory(data) if by_name(data) is not None else Table({})
         try:
-            table.id_columns(column)
+            table.named(column)
         except ValueError as error:
             raise ValueError(f"the data have no column {column!r}: pass the task of each row, tasks=[...].") from error
         return table.ids(column)

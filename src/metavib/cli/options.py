@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metavib.training.config import EXPERIMENTS, HIERARCHICAL, METHODS
+from metavib.training.config import EMBEDDINGS, EXPERIMENTS, HIERARCHICAL, METHODS, TABLE
 
 if TYPE_CHECKING:
     from metavib.training.config import Config
@@ -63,22 +63,24 @@ TableFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="The file of the experiment `table`, as `--csv` names it too.")
 ]
 TaskColumn = Annotated[
-    str | None,
+    list[str],
     typer.Option(
         metavar="COLUMN", help="Column of the table that says which task a row belongs to; or two: `school,year`."
     ),
 ]
 Target = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Column of the table with the outputs to predict: numbers, or class labels."),
+    list[str],
+    typer.Option(
+        metavar="COLUMN,...", help="Columns of the table with the outputs to predict: numbers, or class labels."
+    ),
 ]
 Inputs = Annotated[
-    str | None,
+    list[str],
     typer.Option(metavar="COLUMN,...", help="Columns of the table that are inputs. Default: all others."),
 ]
-Drop = Annotated[str | None, typer.Option(metavar="COLUMN,...", help="Columns of the table that are no inputs.")]
+Drop = Annotated[list[str], typer.Option(metavar="COLUMN,...", help="Columns of the table that are no inputs.")]
 Categories = Annotated[
-    str | None,
+    list[str],
     typer.Option(metavar="COLUMN,...", help="Inputs that name categories although they look like numbers."),
 ]
 Missing = Annotated[
@@ -153,21 +155,25 @@ class Given:
         self.options = {field: option for option, (field, _) in said.items()} | {f: f"--set {f}" for f in set_}
 
 
-def resolved(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":
-    """The config of a new run, with what its files decide filled in.
+def resolved(
+    name: str, method: str | None, given: Given, *, config: Path | None, improved: bool
+) -> "dict[str, Config]":
+    """The config of a new run, with what its files decide filled in; one for each target of a table, by its name.
 
     Arguments as in `described`. What was said about pictures, or stands in a file, stays.
     """
+    from metavib.training import targets
     from metavib.training.fields import leaves
-    from metavib.training.protocols import embeddings, pictures, table, tuned
+    from metavib.training.protocols import embeddings, pictures, tuned
 
     found = described(name, method, given, config=config, improved=improved)
+    if name == TABLE:
+        return targets.resolve(found)
     if name == "images":
-        return pictures.resolve(found, given.values if config is None else leaves(found))
+        return {"": pictures.resolve(found, given.values if config is None else leaves(found))}
     if found.model.backbone == "tuned":
-        return tuned.resolve(found)
-    decided_by_files = {"table": table.resolve, "embeddings": embeddings.resolve}
-    return decided_by_files[name](found) if name in decided_by_files else found
+        return {"": tuned.resolve(found)}
+    return {"": embeddings.resolve(found) if name == EMBEDDINGS else found}
 
 
 def described(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":
@@ -206,9 +212,19 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
     return found
 
 
-def names(text: str | None) -> list[str] | None:
-    """Names that are separated by commas; a name that has one itself is given by `--set`."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def names(texts: list[str]) -> list[str] | None:
+    """Names that are separated by commas, or came one by one; a name that has one itself is given by `--set`.
+
+    Example:
+        >>> names(["hour,day", "shop"])
+        ['hour', 'day', 'shop']
+    """
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()] or None
+
+
+def together(texts: list[str]) -> str | None:
+    """Columns that are named together, or came one by one: `--task school --task year` is `--task school,year`."""
+    return ",".join(texts) or None
 
 
 def _splits(base: "Config", values: dict[str, Any]) -> dict[str, Any]:

@@ -38,11 +38,14 @@ from metavib.cli.options import (
     Ways,
     names,
     resolved,
+    together,
 )
 from metavib.files import to_json
 from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, HIERARCHICAL, REGRESSION, TABLE, read
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from metavib.training.config import Config
 
 
@@ -86,11 +89,11 @@ def train(
         bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read (experiment `images`).")
     ] = False,
     csv: Csv = None,
-    task: TaskColumn = None,
-    target: Target = None,
-    inputs: Inputs = None,
-    drop: Drop = None,
-    categories: Categories = None,
+    task: TaskColumn = [],  # noqa: B006
+    target: Target = [],  # noqa: B006
+    inputs: Inputs = [],  # noqa: B006
+    drop: Drop = [],  # noqa: B006
+    categories: Categories = [],  # noqa: B006
     missing: Missing = None,
     likelihood: LikelihoodName = None,
     features: Features = [],  # noqa: B006
@@ -106,6 +109,7 @@ def train(
 
     Writes a run folder: the whole config, metrics as JSON lines, checkpoints, and the record of the finished run. Stop
     it with Ctrl-C whenever you like and continue with `--resume RUN`: on a CPU the result is the same to the last bit.
+    Of several targets of a table the folder has a run for each, and all commands that take RUN take it.
 
     Examples: `metavib train table sales.csv --task shop --target sold`, `metavib train glyphs`,
     `metavib train sinusoid --method maml --steps 5000`,
@@ -129,8 +133,8 @@ def train(
         "--root": ("tasks.root", root),
         "--csv": ("tasks.table.csv", csv),
         "FILE": ("tasks.table.csv", file),
-        "--task": ("tasks.table.task", task),
-        "--target": ("tasks.table.target", target),
+        "--task": ("tasks.table.task", together(task)),
+        "--target": ("tasks.table.target", together(target)),
         "--inputs": ("tasks.table.features", names(inputs)),
         "--drop": ("tasks.table.drop", names(drop)),
         "--categories": ("tasks.table.categories", names(categories)),
@@ -150,22 +154,28 @@ def train(
         wanted = _resumed(resume, method, given, improved=improved)
     else:
         wanted = resolved(name, method, given, config=config, improved=improved)
-    folder = resume or out or Path("runs") / f"{wanted.tasks.name}-{wanted.method}-{wanted.seed}"
+    one = next(iter(wanted.values()))
+    folder = resume or out or Path("runs") / f"{one.tasks.name}-{one.method}-{one.seed}"
 
-    from metavib.training import runs
+    from metavib.training import runs, targets
 
     again: Any = {"resume": resume is not None, "quiet": quiet or json_}
-    record = runs.run(wanted, folder, **again) if trained is None else runs.retest(wanted, folder, trained, **again)
-    if not record:  # a process that is not the first of its run
+    if trained is None:
+        records = targets.train(wanted, folder, **again)
+    elif len(wanted) == 1:
+        records = {name: runs.retest(config, folder, trained, **again) for name, config in wanted.items()}
+    else:
+        raise ValueError(f"--trained tests the model of one target, and {', '.join(wanted)} are several: name one.")
+    if not all(records.values()):  # a process that is not the first of its run
         return
-    _show_evaluation(record["evaluation"], json_=json_)
+    _show_evaluation({name: record["evaluation"] for name, record in records.items()}, json_=json_)
     if not json_:
         from metavib.show.console import note
 
-        support = "FOLDER" if wanted.tasks.name in CLASSIFICATION else "FILE"  # of pictures
+        support = "FOLDER" if one.tasks.name in CLASSIFICATION else "FILE"  # of pictures
         use = (
             f"`metavib adapt {folder} --support {support}`, then `metavib predict`"
-            if _takes_files(wanted.tasks.name)
+            if _takes_files(one.tasks.name)
             else ""
         )
         note(f"run folder: {folder}; next: " + " or ".join(filter(None, (use, f"`metavib plot {folder}`"))))
@@ -206,18 +216,20 @@ def evaluate(
         "--device": ("device", device),
         "--root": ("tasks.root", root),
     }
-    from metavib.training import run_folder
+    from metavib.training import run_folder, targets
     from metavib.training.fields import override
     from metavib.training.protocols import experiment
     from metavib.training.reference import check_counts
 
     run_folder.check_device(device)
     given = Given([], options)
-    chosen = run_folder.chosen(run)
-    tested = override(chosen.config, given.values)
-    check_counts(given.options, tested)
-    model = run_folder.selected(run, device=device)
-    found = experiment(tested).evaluate(model, temperature=chosen.temperature, quiet=quiet or json_)
+    found = {}
+    for target, folder in targets.folders(run).items():
+        chosen = run_folder.chosen(folder)
+        tested = override(chosen.config, given.values)
+        check_counts(given.options, tested)
+        model = run_folder.selected(folder, device=device)
+        found[target] = experiment(tested).evaluate(model, temperature=chosen.temperature, quiet=quiet or json_)
     _show_evaluation(found, json_=json_)
 
 
@@ -234,10 +246,22 @@ def plot(
     Example: `metavib plot runs/sinusoid-gp-vib-0`
     """
     from metavib.show import plots
+    from metavib.training import targets
+
+    for folder in targets.folders(run).values():
+        for name, figure in _figures(folder, seed).items():
+            path = (out or run) / folder.relative_to(run) / name
+            plots.save(figure, path)
+            typer.echo(path)
+
+
+def _figures(run: Path, seed: int) -> "dict[str, Figure]":
+    """The figures of a run by the names of their files."""
+    from metavib.show import plots
     from metavib.training import run_folder
 
     saved, lines = run_folder.latest(run), run_folder.read_metrics(run)
-    folder, tasks = out or run, saved.config.tasks.name
+    tasks = saved.config.tasks.name
     title = f"{saved.config.method} on {tasks}"
     stepped = [line for line in lines if "value" in line]
     figures = {"learning_curve.png": plots.learning_curve(stepped, title)} if stepped else {}
@@ -257,9 +281,7 @@ def plot(
         )
         if not classes:
             figures["groups.png"] = groups.groups(learner, saved.config, seed=seed)
-    for name, figure in figures.items():
-        plots.save(figure, folder / name)
-        typer.echo(folder / name)
+    return figures
 
 
 def show(run: Run, json_: Json = False) -> None:
@@ -267,17 +289,40 @@ def show(run: Run, json_: Json = False) -> None:
 
     Example: `metavib show runs/sinusoid-gp-vib-0`
     """
+    from metavib.show.console import print_markdown
+    from metavib.training import run_folder, targets
+    from metavib.training.fields import to_dict
+
+    found = targets.folders(run)
+    if json_:
+        states = {
+            target: (run_folder.latest(folder), run_folder.read_record(folder)) for target, folder in found.items()
+        }
+        shown = {
+            target: {"config": to_dict(s.config), "step": s.step, "evaluation": record and record["evaluation"]}
+            for target, (s, record) in states.items()
+        }
+        typer.echo(to_json(_one_or_each(shown), indent=2))
+        return
+    print_markdown(
+        "\n\n".join(
+            f"Nothing is learned of {target!r} yet; go on with `metavib train --resume {run}`."
+            if target and not run_folder.is_run(folder)
+            else _described(folder)
+            for target, folder in found.items()
+        )
+    )
+
+
+def _described(run: Path) -> str:
+    """What a run is and how good it was, as a table."""
     from metavib.adapt.learner import Learner
     from metavib.show import tables
-    from metavib.show.console import print_markdown
     from metavib.training import checkpoint, run_folder
     from metavib.training.fields import to_dict
 
     saved, record = run_folder.latest(run), run_folder.read_record(run)
     c, lines, result = saved.config, run_folder.read_metrics(run), record and record["evaluation"]
-    if json_:
-        typer.echo(to_json({"config": to_dict(c), "step": saved.step, "evaluation": result}, indent=2))
-        return
     done = f"{saved.step} of {c.train.steps} steps"
     if record is None:
         done += f"; go on with `metavib train --resume {run}`"
@@ -296,7 +341,7 @@ def show(run: Run, json_: Json = False) -> None:
     if c.method == HIERARCHICAL:
         about |= {"training": f"no steps: learned from all groups at once in {seconds:.0f} s"}
     text = tables.markdown(("run", str(run)), about.items())
-    print_markdown(text + ("\n\n" + tables.evaluation(result) if result else ""))
+    return text + ("\n\n" + tables.evaluation(result) if result else "")
 
 
 def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:
@@ -315,9 +360,9 @@ def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/dem
     )
 
 
-def _resumed(run: Path | None, method: str | None, given: Given, *, improved: bool) -> "Config":
-    """The config of the run that is to go on, changed by what was given."""
-    from metavib.training import run_folder
+def _resumed(run: Path | None, method: str | None, given: Given, *, improved: bool) -> "dict[str, Config]":
+    """The config of the run that is to go on, or of each target's, changed by what was given."""
+    from metavib.training import run_folder, targets
     from metavib.training.fields import override
     from metavib.training.reference import check_counts
 
@@ -325,20 +370,21 @@ def _resumed(run: Path | None, method: str | None, given: Given, *, improved: bo
         raise ValueError(
             f"name an experiment to train on ({', '.join(EXPERIMENTS)}), or a run to go on with (--resume RUN)."
         )
-    if not (run / run_folder.CONFIG).exists():
+    if not any((run / name).exists() for name in (run_folder.CONFIG, targets.TARGETS)):
         raise FileNotFoundError(f"there is no run in {run} to go on with; name an experiment to start one there.")
     if improved:
         raise ValueError("--improved chooses the recipe of a new run; a run that goes on keeps its config.")
     changes = given.values | ({} if method is None else {"method": method})
     try:
-        config = override(read(run / run_folder.CONFIG), changes)
+        found = {target: override(config, changes) for target, config in targets.configs(run).items()}
     except ValueError as error:
         raise ValueError(
             f"{run} goes on with the config that it has, and {', '.join(changes)} would change it ({error}) Only "
             "--steps and --minutes may grow; start another run for other options."
         ) from error
-    check_counts(given.options, config)
-    return config
+    for config in found.values():
+        check_counts(given.options, config)
+    return found
 
 
 def _takes_files(experiment: str) -> bool:
@@ -346,11 +392,17 @@ def _takes_files(experiment: str) -> bool:
     return experiment in (*CLASSIFICATION, EMBEDDINGS, TABLE)
 
 
-def _show_evaluation(result: dict[str, Any], *, json_: bool) -> None:
+def _show_evaluation(results: dict[str, dict[str, Any]], *, json_: bool) -> None:
+    """Prints the test of a run, or of the run of each target."""
     if json_:
-        typer.echo(to_json(result, indent=2))
+        typer.echo(to_json(_one_or_each(results), indent=2))
         return
     from metavib.show import tables
     from metavib.show.console import print_markdown
 
-    print_markdown(tables.evaluation(result))
+    print_markdown("\n\n".join(map(tables.evaluation, results.values())))
+
+
+def _one_or_each(found: dict[str, Any]) -> Any:
+    """What was found of one run; of several targets, a dictionary by their names."""
+    return found if len(found) > 1 else next(iter(found.values()))

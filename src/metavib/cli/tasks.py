@@ -2,25 +2,26 @@
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metavib.cli.options import Run, run_or_model
+from metavib.cli.options import Run, run_or_model, together
 from metavib.files import to_json, write_atomically
 from metavib.show import tables
 
 if TYPE_CHECKING:  # commands import PyTorch when they are called: `metavib --help` does without
     from metavib.adapt.learner import Learner, Predictor, Predictors
+    from metavib.adapt.targets import Adapted, Learners
 
 Row = dict[str, Any]
 
 TaskFile = Annotated[Path, typer.Argument(metavar="FILE", help="A task file, as `metavib adapt` writes it.")]
 RunOption = Annotated[Path | None, typer.Option("--run", help="The run the file was made with, where it has moved.")]
 TaskColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Column that names the task of each row, or two: `school,year`.")
+    list[str], typer.Option(metavar="COLUMN", help="Column that names the task of each row, or two: `school,year`.")
 ]
 Sums = Annotated[bool, typer.Option("--sums", help="Write sums over the points, and never a point itself.")]
 
@@ -29,11 +30,11 @@ def adapt(
     run: Run,
     support: Annotated[Path, typer.Option(help="Points of the task: a table, or a folder of class folders.")],
     task: Annotated[
-        str | None,
+        list[str],
         typer.Option(
             metavar="COLUMN", help="Column that names the task of each row: adapts to all of these tasks at once."
         ),
-    ] = None,
+    ] = [],  # noqa: B006 - typer copies it
     classes: Annotated[
         str | None, typer.Option(help="Names of the classes, those without pictures too: `ant,bee,cat`.")
     ] = None,
@@ -48,11 +49,13 @@ def adapt(
 
     Example: `metavib adapt runs/table-gp-vib-0 --support new.csv --task sensor --out tasks.safetensors`
     """
-    from metavib.adapt.learner import Learner
+    from metavib.adapt.targets import Learners
 
-    out, learner = out or Path("task.safetensors"), Learner.from_run(run)
-    options: Any = {"classes": None if classes is None else [name.strip() for name in classes.split(",")]}
-    known = learner.adapt(support, **options) if task is None else learner.adapt_many(support, task, **options)
+    out, column, learner = out or Path("task.safetensors"), together(task), _learner_of(run)
+    options: Any = {} if classes is None else {"classes": [name.strip() for name in classes.split(",")]}
+    if options and isinstance(learner, Learners):
+        raise ValueError(f"--classes are those of one target, and {run} has {', '.join(learner)}: leave it out.")
+    known = learner.adapt(support, **options) if column is None else learner.adapt_many(support, column, **options)
     known.save(out, run=run, form="memory" if sums else "smaller")
     typer.echo(f"{out}: {_known(known)}")
 
@@ -61,7 +64,7 @@ def update(
     file: TaskFile,
     points: Annotated[Path, typer.Option(help="More points; classes and tasks may be new.")],
     forget: Annotated[bool, typer.Option("--forget", help="Take the points away instead of adding them.")] = False,
-    task: TaskColumn = None,
+    task: TaskColumn = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="Where the new file goes. Default: in the old one's place.")] = None,
     sums: Sums = False,
     run: RunOption = None,
@@ -71,13 +74,9 @@ def update(
     Example: `metavib update task.safetensors --points more.csv`
     """
     folder, learner = _learner(file, run)
-    known: Predictor | Predictors
-    if _many(file, task):
-        tasks = learner.load_many(file)
-        known = tasks.forget(points, task) if forget else tasks.update(points, task)
-    else:
-        one = learner.load(file)
-        known = one.forget(points) if forget else one.update(points)
+    column, known = _loaded(file, learner, together(task))
+    of: Any = () if column is None else (column,)
+    known = known.forget(points, *of) if forget else known.update(points, *of)
     known.save(out or file, run=folder, form="memory" if sums else "smaller")
     typer.echo(f"{out or file}: {_known(known)}")
 
@@ -86,7 +85,7 @@ def predict(
     file: TaskFile,
     query: Annotated[Path, typer.Option(help="Where to predict: a table, a picture, or a folder of pictures.")],
     level: Annotated[float, typer.Option(help="Probability of the interval, for real outputs.")] = 0.95,
-    task: TaskColumn = None,
+    task: TaskColumn = [],  # noqa: B006
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     out: Annotated[
@@ -98,22 +97,25 @@ def predict(
 
     Each row of the query comes back with its prediction beside it. In a file of many tasks each row is predicted by its
     own task, and `support` says how many points of it are known: 0 for a task that was never seen, whose prediction is
-    the prior.
+    the prior. Of several targets each has columns of its own, which begin with its name.
 
     Example: `metavib predict task.safetensors --query q.csv --out p.csv`
     """
     write = _writer(json_=json_, csv_=csv_, out=out)
+    from metavib.adapt.targets import Learners
+
     _, learner = _learner(file, run)
-    beside = learner.preparation.beside(query)
+    one = next(iter(learner.values())) if isinstance(learner, Learners) else learner  # all have the same inputs
+    beside = one.preparation.beside(query)
     if not beside:
         raise ValueError(f"{query}: there are no rows to predict.")
-    if _many(file, task):
-        tasks = learner.load_many(file)
-        found = tasks.predict(query, task).rows(level)
-        known = tasks.points_of(learner.preparation.ids(query, task or tasks.column))
-        found = [{"support": n} | row for n, row in zip(known, found, strict=True)]
+    column, known = _loaded(file, learner, together(task))
+    ids = None if column is None else one.preparation.ids(query, column)
+    if isinstance(learner, Learners):
+        each = [_named(target, _predicted(known[target], query, ids, level)) for target in known]
+        found = [{name: value for row in rows for name, value in row.items()} for rows in zip(*each, strict=True)]
     else:
-        found = learner.load(file).predict(query).rows(level)
+        found = _predicted(known, query, ids, level)
     content = write([_joined(i, *rows) for i, rows in enumerate(zip(beside, found, strict=True))])
     if out is None:
         typer.echo(content.decode(), nl=False)
@@ -121,25 +123,53 @@ def predict(
         write_atomically(out, lambda p: p.write_bytes(content))
 
 
-def _many(file: Path, task: str | None) -> bool:
-    """Whether a file holds many tasks."""
-    from metavib.adapt.file import column_of
+def _predicted(known: "Predictor | Predictors", query: Path, ids: "list[Hashable] | None", level: float) -> list[Row]:
+    """The prediction of each row of a query, by the one task or by its own."""
+    from metavib.adapt.learner import Predictors
+
+    if not isinstance(known, Predictors):
+        return known.predict(query).rows(level)
+    assert ids is not None
+    rows = known.predict(query, ids).rows(level)
+    return [{"support": n} | row for n, row in zip(known.points_of(ids), rows, strict=True)]
+
+
+def _named(target: str, rows: list[Row]) -> list[Row]:
+    """Predictions of a target under names that begin with its own."""
+    return [{f"{target} {name}": value for name, value in row.items()} for row in rows]
+
+
+def _loaded(file: Path, learner: "Learner | Learners", task: str | None) -> "tuple[str | None, Any]":
+    """What a task file holds, and the column that names tasks in a table of points; None where there is one task."""
+    from metavib.adapt.file import column_of, is_of_several
+    from metavib.adapt.targets import Learners
 
     column = column_of(file)
     if task and not column:
         raise ValueError(f"{file} holds one task, which has no id: leave --task {task} out, or adapt with it.")
-    return bool(column)
+    if is_of_several(file) != isinstance(learner, Learners):
+        raise ValueError(f"{file} was made with another run than this one: one of them has several targets.")
+    load = learner.load_many if column and not isinstance(learner, Learners) else learner.load
+    return task or column or None, load(file)
 
 
-def _learner(file: Path, run: Path | None) -> "tuple[Path, Learner]":
+def _learner(file: Path, run: Path | None) -> "tuple[Path, Learner | Learners]":
     from metavib.adapt.file import run_of
-    from metavib.adapt.learner import Learner
-    from metavib.training import run_folder
+    from metavib.training import run_folder, targets
 
     folder = run_or_model(run or run_of(file))
-    if not run_folder.is_run(folder):
+    if not all(map(run_folder.is_run, targets.folders(folder).values())):
         raise FileNotFoundError(f"{file} was made with the run {folder}, which is not there; name it with --run.")
-    return folder, Learner.from_run(folder)
+    return folder, _learner_of(folder)
+
+
+def _learner_of(run: Path) -> "Learner | Learners":
+    """The learner of a run, or those of several targets."""
+    from metavib.adapt.learner import Learner
+    from metavib.adapt.targets import Learners
+    from metavib.training import targets
+
+    return Learner.from_run(run) if "" in targets.folders(run) else Learners.from_run(run)
 
 
 def _joined(i: int, beside: Row, found: Row) -> Row:
@@ -148,9 +178,12 @@ def _joined(i: int, beside: Row, found: Row) -> Row:
     return {"query": str(i + 1)} | own | found
 
 
-def _known(known: "Predictor | Predictors") -> str:
+def _known(known: "Predictor | Predictors | Adapted") -> str:
     from metavib.adapt.learner import Predictors
+    from metavib.adapt.targets import Adapted
 
+    if isinstance(known, Adapted):
+        return "; ".join(f"{target}: {_known(one)}" for target, one in known.items())
     names = ", ".join(map(str, known.classes[:20])) + ", ..." * (len(known.classes) > 20)
     classes = f", classes {names}" if names else ""
     if isinstance(known, Predictors):

@@ -32,6 +32,7 @@ from metavib.cli.options import (
     assignments,
     names,
     resolved,
+    together,
 )
 from metavib.files import to_json
 from metavib.show import tables
@@ -88,11 +89,11 @@ def tune(
     precision: Precision = None,
     root: Root = None,
     csv: Csv = None,
-    task: TaskColumn = None,
-    target: Target = None,
-    inputs: Inputs = None,
-    drop: Drop = None,
-    categories: Categories = None,
+    task: TaskColumn = [],  # noqa: B006
+    target: Target = [],  # noqa: B006
+    inputs: Inputs = [],  # noqa: B006
+    drop: Drop = [],  # noqa: B006
+    categories: Categories = [],  # noqa: B006
     missing: Missing = None,
     likelihood: LikelihoodName = None,
     features: Features = [],  # noqa: B006
@@ -119,8 +120,8 @@ def tune(
         "--precision": ("precision", precision),
         "--root": ("tasks.root", root),
         "--csv": ("tasks.table.csv", csv),
-        "--task": ("tasks.table.task", task),
-        "--target": ("tasks.table.target", target),
+        "--task": ("tasks.table.task", together(task)),
+        "--target": ("tasks.table.target", together(target)),
         "--inputs": ("tasks.table.features", names(inputs)),
         "--drop": ("tasks.table.drop", names(drop)),
         "--categories": ("tasks.table.categories", names(categories)),
@@ -128,7 +129,10 @@ def tune(
         "--likelihood": ("model.likelihood", likelihood),
         "--features": ("tasks.features", list(map(str, features)) or None),
     }
-    wanted = resolved(name, method or "gp-vib", Given(assign, options), config=config, improved=improved)
+    each = resolved(name, method or "gp-vib", Given(assign, options), config=config, improved=improved)
+    if len(each) > 1:
+        raise ValueError(f"a search is of one target, and {', '.join(each)} are several: search for each.")
+    (wanted,) = each.values()
     fixed = set(assignments(assign))
     named = study or _name(wanted)
     search = Search(

@@ -310,7 +310,7 @@ def read_rows(
 def check_roles(table: Table, features: Sequence[str], *, target: str | None, task: str | None) -> tuple[str, ...]:
     """The columns that are target and task, which must be there and may have no second role."""
     source = table.source or "the data"
-    ids = () if task is None else table.id_columns(task)
+    ids = () if task is None else table.named(task)
     roles = [("target", [] if target is None else [target]), ("task", ids)]
     for role, names in roles:
         for name in names:

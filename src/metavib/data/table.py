@@ -135,7 +135,7 @@ class Table:
 
     def ids(self, column: str) -> list[Any]:
         """The task of each row: the cells of a column or, of several (`school,year`), one text for each combination."""
-        names = self.id_columns(column)
+        names = self.named(column)
         texts = [self.texts(name) for name in names]
         for name, cells in zip(names, texts, strict=True):
             self._complete(name, "task", [cell is None for cell in cells])
@@ -143,12 +143,12 @@ class Table:
             return [_line(row) for row in zip(*texts, strict=True)]
         return [c.strip() if isinstance(c, str) else c for c in self[names[0]].tolist()]
 
-    def id_columns(self, column: str) -> tuple[str, ...]:
-        """The columns that name the task of a row: one, or several whose names are separated by commas."""
-        if column not in self.columns and all(name.strip() in self.columns for name in column.split(",")):
-            return tuple(name.strip() for name in column.split(","))
-        self[column]
-        return (column,)
+    def named(self, text: str) -> tuple[str, ...]:
+        """The columns that a text names, which must be there: one, or several whose names are separated by commas."""
+        names = (text,) if text in self.columns else tuple(name.strip() for name in text.split(","))
+        for name in names:
+            self[name]
+        return names
 
     def _complete(self, name: str, role: str, missing: Any) -> None:
         gaps = np.flatnonzero(missing)

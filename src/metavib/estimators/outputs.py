@@ -4,9 +4,7 @@ What one output says of another is not learned: the columns of a `FewShotRegress
 `FewShotRegressor` of each would.
 """
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,12 +65,3 @@ def check_likelihood(columns: Mapping[Name, np.ndarray], likelihood: Likelihood)
     for name, column in columns.items():
         with naming(f"column {name!r}"):
             likelihood.check(torch.tensor(column))
-
-
-@contextmanager
-def warnings_of(name: Name) -> Iterator[None]:
-    """Has warnings say which output they are about."""
-    with warnings.catch_warnings(record=True) as heard:
-        yield
-    for one in heard:
-        warnings.warn(f"output {name!r}: {one.message}", one.category, stacklevel=5)

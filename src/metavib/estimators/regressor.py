@@ -14,8 +14,9 @@ from torch import Generator, Tensor
 from metavib.adapt import believed
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
+from metavib.adapt.targets import warnings_of
 from metavib.estimators.base import SEEDS, FewShotEstimator
-from metavib.estimators.outputs import Name, are_several, check_likelihood, columns_of, warnings_of
+from metavib.estimators.outputs import Name, are_several, check_likelihood, columns_of
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.kernels import Kernel

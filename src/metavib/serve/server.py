@@ -19,12 +19,14 @@ from metavib.serve.engine import Engine
 from metavib.serve.guard import LOG, JsonLines
 from metavib.serve.service import Limits, Service
 from metavib.serve.store import Store, StoreError
+from metavib.training import targets
 
 
-def resolve(model: str, *, pixels: int) -> Engine:
-    """The model that a word of the command line names.
+def resolve(model: str, *, pixels: int) -> list[Engine]:
+    """The models that a word of the command line names.
 
-    It is the folder of a run, or a model that comes with the package; `NAME=FOLDER` calls it otherwise.
+    It is the folder of a run, or a model that comes with the package; `NAME=FOLDER` calls it otherwise. A folder of
+    runs of several targets is a model for each, `NAME.TARGET`.
 
     Args:
         model: the word.
@@ -35,7 +37,9 @@ def resolve(model: str, *, pixels: int) -> Engine:
     if not path.is_dir():
         bundled = f", and these come with the package: {', '.join(pretrained.names())}" if pretrained.names() else ""
         raise FileNotFoundError(f"{folder} is no run folder; `metavib train` makes one{bundled}.")
-    return Engine.from_run(name if given else path.absolute().name, path, pixels=pixels)
+    called = name if given else path.absolute().name
+    each = {f"{called}.{target}" if target else called: run for target, run in targets.folders(path).items()}
+    return [Engine.from_run(name, run, pixels=pixels) for name, run in each.items()]
 
 
 def serve(
@@ -63,7 +67,7 @@ def serve(
     """
     limits = limits or Limits()
     check_token(host, token)
-    engines = [resolve(model, pixels=limits.pixels) for model in models]
+    engines = [engine for model in models for engine in resolve(model, pixels=limits.pixels)]
     with _listening(host, port) as listening:
         app = application(Service(engines, _opened(store), limits), token=token)
         address = f"http://{'localhost' if _local(host) else host}:{listening.getsockname()[1]}"

@@ -74,11 +74,9 @@ def resolve(config: Config) -> Config:
             raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")
     path = Path(table.csv).absolute()
     cells = read_table(replace(table, csv=str(path)))
-    several = [name.strip() for name in table.target.split(",")]
-    if len(several) > 1 and table.target not in cells.columns and all(name in cells.columns for name in several):
+    if len(several := cells.named(table.target)) > 1:
         raise ValueError(
-            f"a run has one target: train one for each of {', '.join(several)}, with --out of its own. In Python "
-            "FewShotRegressor takes several outputs."
+            f"a run has one target, and {', '.join(several)} are several: metavib.training.targets trains one for each."
         )
     roles = schemas.check_roles(cells, table.features, target=table.target, task=table.task)
     features = cells.features(table.features, drop=table.drop, beside=roles)

@@ -1,0 +1,153 @@
+"""Several targets of the same rows in daily use: a learner for each, with the verbs of one.
+
+learners = Learners.from_run("runs/shops")   # of `metavib train table --target sold --target visits`
+shop = learners.adapt(rows)                  # rows have both targets
+shop.predict(where)["sold"].interval(0.95)
+shop.save("shop.safetensors")                # learners.load("shop.safetensors") is the same again
+"""
+
+import warnings
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from metavib.adapt.file import column_of, read, read_each, to_bytes, write_each
+from metavib.adapt.learner import Learner, Predictor, Predictors
+from metavib.adapt.prediction import Prediction
+from metavib.training import targets
+
+
+@final
+class Learners(Mapping[str, Learner]):
+    """The learners of several targets, by their names.
+
+    Args:
+        learners: of each.
+    """
+
+    def __init__(self, learners: Mapping[str, Learner]) -> None:
+        self._learners = dict(learners)
+
+    @classmethod
+    def from_run(cls, folder: str | Path, *, device: str = "cpu", precision: str | None = None) -> "Learners":
+        """The learners of a folder of runs, as `metavib train table` makes it where several targets are named.
+
+        Args:
+            folder: of the runs.
+            device: where to use them.
+            precision: float32 or float64; that of training where None.
+        """
+        found = targets.folders(Path(folder))
+        if "" in found:
+            raise ValueError(f"{folder} has no runs of several targets; metavib.Learner.from_run reads a run of one.")
+        return cls({name: Learner.from_run(one, device=device, precision=precision) for name, one in found.items()})
+
+    def __getitem__(self, target: str) -> Learner:
+        return self._learners[target]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._learners)
+
+    def __len__(self) -> int:
+        return len(self._learners)
+
+    def adapt(self, support: Any, *, weight: Any = None) -> "Adapted":
+        """What is known of a task after its support set, which has all targets. Arguments as in `Learner.adapt`."""
+        found = {}
+        for name, learner in self.items():
+            with warnings_of(name):
+                found[name] = learner.adapt(support, weight=weight)
+        return Adapted(self, found)
+
+    def adapt_many(self, support: Any, tasks: Any = None, *, weight: Any = None) -> "Adapted":
+        """What is known of many tasks after the points of all of them. Arguments as in `Learner.adapt_many`."""
+        found = {}
+        for name, learner in self.items():
+            with warnings_of(name):
+                found[name] = learner.adapt_many(support, tasks, weight=weight)
+        return Adapted(self, found)
+
+    def load(self, path: str | Path) -> "Adapted":
+        """What `Adapted.save` wrote, of one task or of many.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is no task file of these targets, is damaged, or was made with other models.
+        """
+        parts, many = read_each(Path(path)), bool(column_of(Path(path)))
+        if set(parts) != set(self):
+            raise ValueError(f"{path} is of the targets {', '.join(parts)}, and not of {', '.join(self)}.")
+        found: dict[str, Any] = {}
+        for name, learner in self.items():
+            trained = learner.trained
+            found[name] = (
+                Predictors.of_file(trained, read(parts[name], trained)) if many else learner.from_bytes(parts[name])
+            )
+        return Adapted(self, found)
+
+
+@final
+class Adapted(Mapping[str, Predictor | Predictors]):
+    """What is known of a task, or of many, by the targets: the predictor of each, which never changes.
+
+    Args:
+        learners: those that learned it.
+        known: a `Predictor` for each target or, of many tasks, its `Predictors`.
+    """
+
+    def __init__(self, learners: Learners, known: Mapping[str, Any]) -> None:
+        self._learners, self._known = learners, dict(known)
+
+    def __getitem__(self, target: str) -> Any:
+        return self._known[target]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def update(self, points: Any, *tasks: Any, weight: Any = None) -> "Adapted":
+        """The same after these points too, which have all targets; of many tasks, the task of each as well."""
+        return self._each("update", points, *tasks, weight=weight)
+
+    def forget(self, points: Any, *tasks: Any, weight: Any = None) -> "Adapted":
+        """The same as if these points, which must be among those learned, had never been seen."""
+        return self._each("forget", points, *tasks, weight=weight)
+
+    def merge(self, other: "Adapted") -> "Adapted":
+        """What both know; they may have seen no common points."""
+        if set(other) != set(self):
+            raise ValueError(f"the two are of the targets {', '.join(self)} and {', '.join(other)}.")
+        return Adapted(self._learners, {name: known.merge(other[name]) for name, known in self.items()})
+
+    def predict(self, x: Any, *tasks: Any) -> dict[str, Prediction]:
+        """The distribution of each target at some inputs; of many tasks, the task of each as well."""
+        return {name: known.predict(x, *tasks) for name, known in self.items()}
+
+    def save(self, path: str | Path, *, form: str = "smaller", run: Path | None = None) -> None:
+        """Writes all of it into one task file, atomically; `Learners.load` reads it. As `Predictor.save`."""
+        parts, column = {}, ""
+        for name, known in self.items():
+            if isinstance(known, Predictors):
+                parts[name], column = to_bytes(known.file(form=form), self._learners[name].trained), known.column
+            else:
+                parts[name] = known.to_bytes(form=form)
+        write_each(Path(path), parts, column=column, run=run)
+
+    def _each(self, verb: str, points: Any, *tasks: Any, weight: Any) -> "Adapted":
+        found = {}
+        for name, known in self.items():
+            with warnings_of(name):
+                found[name] = getattr(known, verb)(points, *tasks, weight=weight)
+        return Adapted(self._learners, found)
+
+
+@contextmanager
+def warnings_of(name: Hashable) -> Iterator[None]:
+    """Has warnings say which output they are about."""
+    with warnings.catch_warnings(record=True) as heard:
+        yield
+    for one in heard:
+        warnings.warn(f"output {name!r}: {one.message}", one.category, stacklevel=5)
