@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from docs.tools import formulas, pages, reference, sessions
 from docs.tools.docstrings import cited, everything, linked
 from metavib import Learner, encoders, kernels, likelihoods, methods, networks
 from metavib.adapt import pretrained
+from serving import until
 
 ROOT = Path(__file__).parents[1]
 THEORY = (ROOT / "THEORY.md").read_text(encoding="utf-8")
@@ -31,6 +34,19 @@ def html(text: str) -> str:
     fences = {"custom_fences": [{"name": "math", "class": "math", "format": formulas.fence}]}
     extensions = ["tables", "pymdownx.superfences", formulas.Formulas()]
     return markdown.markdown(text, extensions=extensions, extension_configs={"pymdownx.superfences": fences})
+
+
+def test_workers_of_a_build_that_is_killed_end_with_it() -> None:
+    """The program hands out a job that never ends, says which process has it, and is killed the hard way."""
+    program = "import os, time; from docs.tools.__main__ import workers\nif __name__ == '__main__':\n"
+    program += (
+        "  with workers() as pool: print(pool.submit(os.getpid).result(), flush=True); pool.submit(time.sleep, 600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as build:
+        assert build.stdout is not None
+        worker = int(build.stdout.readline())
+        build.kill()
+    until(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2])
 
 
 def test_formulas_become_mathml_and_code_stays_code() -> None:

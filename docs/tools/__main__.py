@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -17,6 +18,24 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "pages"
 
 
+def workers() -> ProcessPoolExecutor:
+    """Processes that run pages, as many as there are cores; none of them outlives this one, however it ends."""
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(os.cpu_count(), mp_context=spawn, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Has a process look every second whether the one that started it is still there, and end where it is not."""
+    parent = os.getppid()
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
 def assemble(*, run: bool) -> None:
     """Everything that MkDocs reads, in `build/pages`."""
     package = reference.package(ROOT / "src")
@@ -25,7 +44,7 @@ def assemble(*, run: bool) -> None:
     theory = PAGES / "theory.md"
     theory.write_text(pages.theory(theory.read_text(encoding="utf-8"), computing), encoding="utf-8")
     if run:
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+        with workers() as pool:
             for done in [pool.submit(sessions.run_page, PAGES / place(page)) for page in sessions.PAGES]:
                 done.result()
     folder = PAGES / "reference"
