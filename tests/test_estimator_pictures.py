@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from metavib import FewShotClassifier, Learner
+from metavib import FewShotClassifier, FewShotRegressor, Learner
 from metavib.estimators.pictures import are_pictures, said_fields
+from metavib.tasks.task import Task
 from metavib.training import recipes, run_folder
 from program import done
 
@@ -157,8 +158,27 @@ def test_a_device_that_is_not_there_is_refused_before_any_work(monkeypatch):
     pictures = np.zeros((40, 8, 8), dtype=np.uint8)
     with pytest.raises(ValueError, match="PyTorch sees no GPU"):
         FewShotClassifier(device="cuda").fit(pictures, np.arange(40) % 8)
-    with pytest.raises(ValueError, match="rows are learned from on the CPU"):
-        FewShotClassifier(device="cuda").fit(np.zeros((40, 3)), np.arange(40) % 8)
+    rows, y, ids = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 8, np.arange(40) % 10
+    for estimator, tasks in ((FewShotClassifier, None), (FewShotClassifier, ids), (FewShotRegressor, ids)):
+        labels = y if tasks is None else np.arange(40) // 10 % 2
+        with pytest.raises(ValueError, match="rows are learned from on the CPU.*device='cuda'.*backbone='mlp'"):
+            estimator(device="cuda").fit(rows, labels, tasks=tasks)
+        with pytest.raises(ValueError, match="PyTorch sees no GPU"):
+            estimator(device="cuda", backbone="mlp").fit(rows, labels, tasks=tasks)
+
+
+@pytest.mark.parametrize("estimator", [FewShotClassifier, FewShotRegressor])
+def test_networks_of_rows_are_trained_on_the_device_and_used_on_the_cpu(estimator, monkeypatch):
+    """Every tensor of a step is asked to come there; the processor under another name gives the same numbers."""
+    rng = np.random.default_rng(0)
+    rows, y, ids = rng.normal(size=(60, 3)), np.arange(60) % 3, np.arange(60) % 10
+    moved = []
+    monkeypatch.setattr(Task, "to", lambda task, *to: (moved.append(to), task)[1])
+    options = {"backbone": "mlp", "hidden": (8,), "n_steps": 4, "random_state": 0}
+    here, there = (estimator(device=device, **options).fit(rows, y, tasks=ids) for device in ("cpu", "cpu:0"))
+    assert {to for to in moved} == {("cpu",), ("cpu:0",)} and moved.count(("cpu:0",)) > 4
+    few = np.flatnonzero(ids == 0)
+    np.testing.assert_array_equal(*(e.adapt(rows[few], y[few]).predict(rows[:5]) for e in (here, there)))
 
 
 def test_a_device_is_that_of_the_training_and_of_the_estimator():

@@ -39,7 +39,7 @@ from metavib.objective import Objective
 from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling
 from metavib.tasks.task import Task
-from metavib.training import build
+from metavib.training import build, run_folder
 from metavib.training.checkpoint import Checkpoint
 from metavib.training.config import ModelConfig
 
@@ -78,6 +78,7 @@ class FewShotEstimator(BaseEstimator):
     validation_fraction: float
     patience: int
     missing: str
+    device: str
     random_state: Any
     verbose: bool
     model_: Model
@@ -326,6 +327,14 @@ class FewShotEstimator(BaseEstimator):
             )
         return fits and isinstance(self.backbone, str) and self.backbone in ("auto", "hierarchical")
 
+    def _check_without_network(self) -> None:
+        """Refuses other devices than the CPU where no network is trained."""
+        if self.device != "cpu":
+            raise ValueError(
+                f"without a network rows are learned from on the CPU, which takes seconds; got device={self.device!r}. "
+                "Leave it out, or have a network trained there, backbone='mlp'."
+            )
+
     def _trainable(self, rows: Rows) -> Rows:
         """Tasks of one row have nothing to be predicted from it."""
         counts = np.bincount(rows.ids)
@@ -340,8 +349,10 @@ class FewShotEstimator(BaseEstimator):
         return build_model(event, likelihood, name=self.likelihood, seed=seed, **options)
 
     def _meta_train(self, model: Model, draw: Draw, validation: list[tuple[Model, Task]], seed: int) -> History:
+        run_folder.check_device(self.device)
         schedule = Schedule(self._objective, self._steps, self.learning_rate, self.beta, self.patience)
-        history = meta_train(model, draw, validation, schedule, seed=seed, show=bool(self.verbose))
+        options: Any = {"seed": seed, "device": self.device, "show": bool(self.verbose)}
+        history = meta_train(model, draw, validation, schedule, **options)
         # Float64 from here on: predictions do not depend on how rows are batched, and streams stay exact.
         self.model_ = model.double().requires_grad_(False).eval()
         self.history_, self.n_iter_ = history, max(1, history.steps)

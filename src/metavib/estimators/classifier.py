@@ -93,8 +93,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         validation_fraction: share of the tasks (or classes, or rows) held out; 0: none.
         patience: validations, of 40, without a better score before training stops.
         minutes: the time of a training on pictures, at most; None: ten. The test after it takes another one or two.
-        device: where a network of pictures is trained and used, cpu or cuda; rows are learned from on the CPU, and an
-            estimator that is read from a file is used there.
+        device: where a network is trained, cpu or cuda, and one of pictures used as well; all else is on the CPU, where
+            rows are learned from without a network, and where an estimator that is read from a file is used.
         missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
         random_state: seed or RandomState; decides everything.
         verbose: draw a progress bar.
@@ -178,8 +178,6 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self.run_ = None
         if are_pictures(X) and isinstance(self.backbone, str) and self.backbone == "auto":
             return self._fit_pictures(X, y, tasks, sample_weight)
-        if self.device != "cpu":
-            raise ValueError(f"rows are learned from on the CPU, and pictures on other devices; got {self.device!r}.")
         X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=True)
         ids = self._task_ids(tasks, len(y))
         self.classes_ = np.unique(y)
@@ -272,6 +270,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     def _choose(self, rows: Rows, seed: int) -> None:
         """Chooses a kernel on the columns, by classes held out."""
+        self._check_without_network()
         sizes = self._shots(rows)
         kernels = KERNELS[self._wide] if self.kernel == "auto" else (self.kernel,)
         options: Any = {"ways": int(self.ways), "shots": (sizes.low, sizes.high), "embeddings": self._wide}
@@ -292,6 +291,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns how probable the common classes are, and starts at a task of which nothing is known."""
+        self._check_without_network()
         x, y, ids, weight = self._trainable(rows)
         group = np.unique(ids, return_inverse=True)[1]
         self.model_ = learn_shares(x, y, group, classes=len(self.classes_), seed=seed, weight=weight)

@@ -86,6 +86,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             there are fewer than five tasks); 0: none.
         patience: validations, of 40, without a better score before training stops.
         missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
+        device: where a network is trained, cpu or cuda; a hierarchical prior is learned on the CPU, and adapting and
+            predicting are there in either case.
         random_state: seed or RandomState; decides everything.
         verbose: draw a progress bar while a network trains; print `report_` of a hierarchical prior.
 
@@ -140,6 +142,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         validation_fraction: float = 0.15,
         patience: int = 10,
         missing: str = "refuse",
+        device: str = "cpu",
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -155,6 +158,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.missing = missing
+        self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
@@ -237,6 +241,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
 
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
+        self._check_without_network()
         some = self._trainable(rows)
         group = np.unique(some.ids, return_inverse=True)[1]
         options: Any = {"seed": seed, "units": self.scaling_.y, "weight": some.weight}

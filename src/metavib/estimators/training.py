@@ -50,9 +50,12 @@ def meta_train(
     schedule: Schedule,
     *,
     seed: int,
+    device: str = "cpu",
     show: bool = False,
 ) -> History:
     """Trains a model in place and leaves it with the weights that were best on validation, in evaluation mode.
+
+    It is trained on a device, and comes back to the CPU, where a few rows are adapted to as fast.
 
     Args:
         model: owns the weights; the models that `draw` and `validation` name must share them.
@@ -60,12 +63,15 @@ def meta_train(
         validation: tasks to stop and select by; none: the last weights are kept.
         schedule: of the training.
         seed: of tasks and noise.
+        device: where to train.
         show: draw a progress bar.
 
     Raises:
         FloatingPointError: if the weights become NaN or infinite and there is nothing better to go back to.
     """
-    tasks, noise = seeded(seed, 0), seeded(seed, 1)
+    tasks, noise = seeded(seed, 0), seeded(seed, 1, device=device)
+    model.to(device)
+    validation = [(each, task.to(device)) for each, task in validation]
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=schedule.rate)
     every = max(1, schedule.steps // VALIDATIONS)
     best_state, best_step, best = deepcopy(model.state_dict()), 0, _score(validation)
@@ -76,7 +82,7 @@ def meta_train(
                 group["lr"] = schedule.rate * decay("cosine", (step - 1) / schedule.steps)
             optimiser.zero_grad()
             shared, batch = draw(tasks)
-            bound = backward(schedule.objective(shared.train(), batch, beta=schedule.beta, noise=noise))
+            bound = backward(schedule.objective(shared.train(), batch.to(device), beta=schedule.beta, noise=noise))
             optimiser.step()
             if step % every and step != schedule.steps:
                 continue
@@ -92,7 +98,7 @@ def meta_train(
         model.load_state_dict(best_state)
     if not all(bool(p.isfinite().all()) for p in model.parameters()):
         raise FloatingPointError("the weights became NaN or infinite: lower learning_rate, or look for outliers in X.")
-    model.eval()
+    model.cpu().eval()
     return History(step, best_step if validation else step, tuple(scores) if validation else ())
 
 
@@ -102,7 +108,7 @@ def _score(validation: Sequence[tuple[Model, Task]]) -> float:
     values = []
     for model, task in validation:
         model.eval()
-        noise = seeded(0)  # the same draws every time, so that scores can be compared
+        noise = seeded(0, device=task.query.y.device)  # the same draws every time, so that scores can be compared
         q = model(task, noise)
         values.append(metrics.log_density(model.likelihood.log_predictive(q, task.query.y, noise), task.query.mask))
     return float(torch.cat(values).mean()) if values else nan
