@@ -1,6 +1,7 @@
 """The benchmark of tables: what is divided how, what is counted how, on made tables alone."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,34 @@ def test_scores_of_a_prediction_that_is_right() -> None:
     assert found["rmse"] == 0 and found["coverage"] == 1
     assert found["log_density"] == pytest.approx(-np.log(0.5) - 0.5 * np.log(2 * np.pi))
     assert found["width"] == pytest.approx(2 * 1.6448536 * 0.5)
+
+
+def test_standard_error_of_a_coverage_is_that_of_right_intervals() -> None:
+    """Groups whose rows are hit or missed together, 90 % of them: the mean square of the error is the true variance."""
+    random = np.random.default_rng(0)
+    off, squares = [], []
+    for _ in range(400):
+        hit = random.random(20) < 0.9  # of each group, all rows
+        sizes = random.integers(1, 9, size=20)
+        trials = [protocol.Trial(pd.DataFrame(), np.array([]), pd.DataFrame(), np.zeros(n)) for n in sizes]
+        means = [np.full(n, 0.0 if h else 9.0) for n, h in zip(sizes, hit, strict=True)]
+        spans = [protocol.Gauss(mean, np.ones(len(mean))) for mean in means]
+        found = protocol.score_real(trials, spans)
+        off.append(found["coverage"] - 0.9)
+        squares.append(found["coverage_error"] ** 2)
+        assert found["groups"] == 20
+    assert np.mean(squares) == pytest.approx(np.mean(np.square(off)), rel=0.15)
+
+
+def test_cells_that_miss_by_more_than_chance_are_named() -> None:
+    def record(table: str, coverage: float, error: float) -> dict[str, Any]:
+        scores = {"coverage": coverage, "coverage_error": error, "groups": 12}
+        return {"method": "ours", "table": table, "scores": {"0": scores}}
+
+    text = report.coverage([record("far", 0.7, 0.05), record("unsure", 0.8, 0.1), record("near", 0.88, 0.001)], "ours")
+    assert "within 87 to 93 % in 1 of 3 cells" in text
+    assert text.endswith("in 1: far K = 0 (70 %).")
+    assert "| far | 0.050 |" in text and "| unsure | 12 |" in text
 
 
 def test_calibration_error_of_one_probability() -> None:

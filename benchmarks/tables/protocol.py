@@ -23,6 +23,7 @@ SPLITS = 5
 KNOWN = (0, 1, 3, 5, 10)
 GROUPS, QUERIES, FEWEST = 50, 30, 3
 EPISODES, WAYS, PER_CLASS = 20, 5, 10
+LEVEL = 0.9  # of intervals
 DRAWS = 200  # of labels, for what chance makes of a calibration error
 
 
@@ -114,16 +115,25 @@ def _trial(table: Table, known: np.ndarray, query: np.ndarray) -> Trial:
 
 
 def score_real(trials: Sequence[Trial], predictions: Sequence[Density]) -> dict[str, float]:
-    """RMSE, mean log density, coverage and mean width of 90 % intervals, over all rows predicted."""
+    r"""RMSE, mean log density, coverage and mean width of 90 % intervals, over all rows predicted.
+
+    Beside the coverage stands its standard error if the intervals are right, $\sqrt{\sum_i (h_i - 0.9\, n_i)^2} / n$
+    for $h_i$ hits among the $n_i$ rows of group i: rows of one group are hit or missed together, and so a cell of a
+    few groups says little, however many rows it has.
+    """
     truth = np.concatenate([t.truth for t in trials])
     mean = np.concatenate([p.mean for p in predictions])
     log_p = np.concatenate([p.log_density(t.truth) for p, t in zip(predictions, trials, strict=True)])
-    ends = [p.interval(0.9) for p in predictions]
+    ends = [p.interval(LEVEL) for p in predictions]
     low, high = (np.concatenate(side) for side in zip(*ends, strict=True))
+    inside = (low <= truth) & (truth <= high)
+    of = np.repeat(np.arange(len(trials)), [len(t.truth) for t in trials])
     return {
         "rmse": float(np.sqrt(np.mean((truth - mean) ** 2))),
         "log_density": float(np.mean(log_p)),
-        "coverage": float(np.mean((low <= truth) & (truth <= high))),
+        "coverage": float(np.mean(inside)),
+        "coverage_error": float(np.linalg.norm(np.bincount(of, inside - LEVEL)) / len(truth)),
+        "groups": len(trials),
         "width": float(np.mean(high - low)),
     }
 

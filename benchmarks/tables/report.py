@@ -2,11 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from math import erf, sqrt
 from typing import Any
 
 import numpy as np
 
-from benchmarks.tables.protocol import KNOWN
+from benchmarks.tables.protocol import KNOWN, LEVEL
+
+NEAR = 0.03  # of 90 %: what is asked for
 
 Cell = tuple[str, int]
 
@@ -78,6 +81,35 @@ def by_table(found: dict[str, dict[Cell, float]], method: str, title: str, digit
     return "\n".join(lines)
 
 
+def coverage(records: list[dict[str, Any]], method: str) -> str:
+    """How far right intervals would be from 90 % by chance, and in how many cells a method's are further from it.
+
+    The standard error of a mean over splits is that of a mean of independent ones, which is a little too small: splits
+    have some of their groups in common.
+    """
+    found = cells(records, "coverage")[method]
+    squares, counts = (defaultdict(list) for _ in range(2))
+    for r in records:
+        for known, scores in r["scores"].items():
+            if r["method"] == method and "coverage_error" in scores:
+                squares[r["table"], int(known)].append(scores["coverage_error"] ** 2)
+                counts[r["table"], int(known)].append(scores["groups"])
+    error = {cell: float(np.sqrt(np.sum(each)) / len(each)) for cell, each in squares.items()}
+    if set(error) != set(found):
+        return ""
+    table = by_table({method: error}, method, "standard error of the coverage of right intervals", 3)
+    groups = by_table({method: {c: float(np.mean(n)) for c, n in counts.items()}}, method, "groups predicted", 0)
+    near = sum(abs(found[c] - LEVEL) <= NEAR for c in found)
+    chance = sum(erf(NEAR / (max(error[c], 1e-9) * sqrt(2))) for c in found)
+    beyond = [c for c in found if abs(found[c] - LEVEL) > max(NEAR, 1.96 * error[c])]
+    which = ", ".join(f"{name} K = {known} ({100 * found[name, known]:.0f} %)" for name, known in beyond)
+    return (
+        f"{table}\n\n{groups}\n\n{method}'s coverage is within 87 to 93 % in {near} of {len(found)} cells; right "
+        f"intervals would be in about {chance:.0f} by these standard errors. It is outside by more than 1.96 of them "
+        f"in {len(beyond)}: {which or 'none'}."
+    )
+
+
 def calibration(records: list[dict[str, Any]], method: str) -> str:
     """What chance makes of the calibration errors of right probabilities, and how many of a method's are small."""
     measured, mean, high = (cells(records, score)[method] for score in ("ece", "ece_chance", "ece_chance_95"))
@@ -124,6 +156,7 @@ def report(records: list[dict[str, Any]], ours: str) -> str:
                 bad = ", ".join(f"{c[0]} K = {c[1]}: {v:.2f}" for v, c in worst(rmse, ours)[:8])
                 parts.append(f"{ours}'s largest ratios: {bad}.")
                 parts.append(by_table(cells(mine, "coverage"), ours, f"coverage of 90 % intervals, {ours}", 3))
+                parts.append(coverage(mine, ours))
             parts.append(markdown(ratios(cells(mine, "width")), "width of 90 % intervals over the narrowest"))
         else:
             for score, name in (("log_loss", "log loss"), ("error", "error"), ("ece", "calibration error")):
