@@ -103,6 +103,9 @@ class FewShotEstimator(BaseEstimator):
         Args:
             other: adapted from the same fitted estimator.
         """
+        return self._merge(other)
+
+    def _merge(self, other: Self) -> Self:
         mine, its = self._known(), other._known()
         if isinstance(mine, Predictors) != isinstance(its, Predictors):
             raise ValueError(
@@ -119,6 +122,9 @@ class FewShotEstimator(BaseEstimator):
             tasks: the task of each row, where this estimator is adapted to many.
             sample_weight: of the rows, as when they were learned.
         """
+        return self._forget(X, y, tasks, sample_weight)
+
+    def _forget(self, X: Any, y: Any, tasks: Any, sample_weight: Any) -> Self:
         known = self._known(tasks)
         X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
         if isinstance(known, Predictors):

@@ -331,30 +331,17 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             return np.stack([one.predict_interval(X, level, tasks) for one in self.estimators_.values()], 1)
         return torch.stack(self.predict_distribution(X, tasks).interval(level), -1).numpy()
 
-    def merge(self, other: Self) -> Self:
-        """A new estimator that knows what both know of their task, or tasks; they must have no rows in common.
-
-        Args:
-            other: adapted from the same fitted estimator.
-        """
+    def _merge(self, other: Self) -> Self:
         if not self._several:
-            return super().merge(other)
+            return super()._merge(other)
         its = getattr(other, "estimators_", {})
         if list(its) != list(self.estimators_):
             raise ValueError(f"the two estimators are of the outputs {list(self.estimators_)} and {list(its)}.")
         return copy.copy(self)._of_each({name: one.merge(its[name]) for name, one in self.estimators_.items()})
 
-    def forget(self, X: Any, y: Any, tasks: Any = None, sample_weight: Any = None) -> Self:
-        """A new estimator that has never seen these rows, which must be among those it is adapted to.
-
-        Args:
-            X: rows.
-            y: their outputs.
-            tasks: the task of each row, where this estimator is adapted to many.
-            sample_weight: of the rows, as when they were learned.
-        """
+    def _forget(self, X: Any, y: Any, tasks: Any, sample_weight: Any) -> Self:
         if not self._several:
-            return super().forget(X, y, tasks, sample_weight)
+            return super()._forget(X, y, tasks, sample_weight)
         return copy.copy(self)._of_each(self._each("forget", X, y, tasks=tasks, sample_weight=sample_weight))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, shots: int = 5) -> float:
