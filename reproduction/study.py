@@ -55,7 +55,7 @@ class Drawing(NamedTuple):
     Args:
         file: its name.
         caption: what it shows.
-        draw: makes it from the records.
+        draw: makes it from the records, or None where they have nothing to show.
         model: the run whose trained model it shows instead, where records do not suffice.
 
     Example:
@@ -66,7 +66,7 @@ class Drawing(NamedTuple):
 
     file: str
     caption: str
-    draw: Callable[[Records], Figure] | None = None
+    draw: Callable[[Records], Figure | None] | None = None
     model: str = ""
 
 
@@ -115,7 +115,10 @@ class Study:
         return [drawing.model for drawing in self.drawings if drawing.model]
 
     def figures(self, records: Records, folder: Path) -> Iterator[tuple[Drawing, Figure | None]]:
-        """Its figures, from its records and the folder of its run folders; None for one whose trained model is gone."""
+        """Its figures, from its records and the folder of its run folders.
+
+        None stands for one of which nothing is on record, or whose trained model is gone.
+        """
         for drawing in self.drawings if records else ():
             yield drawing, drawing.draw(records) if drawing.draw else predictions(folder / drawing.model)
 
