@@ -246,6 +246,13 @@ def test_a_record_of_another_config_does_not_count(here, tmp_path):
     assert not make.recorded(found, "none", config)
 
 
+def test_a_record_that_was_tested_without_a_temperature_counts_and_not_the_other_way_round(here, tmp_path):
+    config = recipes.recipe("omniglot-emnist", "gp-vib")
+    tempered = override(config, {"test.temperature": True})
+    assert make.recorded({"r": {"config": to_dict(config)}}, "r", tempered)
+    assert not make.recorded({"r": {"config": to_dict(tempered)}}, "r", config)
+
+
 def test_what_another_study_has_on_record_is_not_run_again(here, tmp_path):
     """GP-VIB at beta = 0.001 is a run of table 2 and one of the ablation over beta."""
     theirs, ours = "omniglot-emnist/gp-vib-linear-5-seed0", "omniglot-emnist/beta-0.001-5-seed0"
