@@ -99,12 +99,22 @@ def _paper_s_and_ours(column: str, row: str, shots: int) -> list[Run]:
     What is on record of GP-VIB on photographs started from small sites, from where some trainings stay at chance; the
     recipe of today, 'large start', is a cell of its own beside it.
     """
-    cells, (method, kernel, _) = [paper_s(column, row, shots)], ROWS[row]
+    cells, method = [paper_s(column, row, shots)], ROWS[row].method
     if method == "gp-vib" and cells[0].config.tasks.channels == 3:
         cells = [cells[0].changed("", SMALL_START), cells[0].changed("large-start", {})]
     if recipes.has_improved(column, method):
-        cells.append(Run(recipes.improved(column, method, shots=shots, kernel=kernel), "improved"))
+        cells.append(_ours(column, row, shots))
     return cells
+
+
+def _ours(column: str, row: str, shots: int) -> Run:
+    """A cell with our own recipe."""
+    return Run(recipes.improved(column, ROWS[row].method, shots=shots, kernel=ROWS[row].kernel), "improved")
+
+
+def _half_as_long(run: Run) -> Run:
+    """The run in half its steps."""
+    return run.changed("shorter", {"train.steps": run.config.train.steps // 2})
 
 
 def _more_or_less_on_characters(cells: list[Run]) -> list[Run]:
@@ -130,8 +140,8 @@ def _more_or_less_on_photographs(cells: list[Run]) -> list[Run]:
     """Our recipe in half its steps, the same with twice the channels, and at five shots with smaller crops."""
     more = []
     for run in (run for run in cells if run.variant == "improved" and run.config.method == "gp-vib"):
-        half = {"train.steps": run.config.train.steps // 2}
-        more += [run.changed("shorter", half), run.changed("wide", half | {"model.width": 128})]
+        half = _half_as_long(run)
+        more += [half, run.changed("wide", {"train.steps": half.config.train.steps, "model.width": 128})]
         if run.config.tasks.shots == 5:
             more.append(run.changed("crops", {"tasks.crop": 0.7}))
     return more
@@ -309,20 +319,28 @@ def shift(seeds: int | None) -> Runs:
 
 
 def beta(seeds: int | None) -> Runs:
-    """GP-VIB on sinusoids, five trainings side by side, and from Omniglot to EMNIST with 5 shots and with 1."""
+    """GP-VIB on sinusoids, five trainings side by side, and from Omniglot to EMNIST with 5 shots and with 1.
+
+    Then on Omniglot in fewer steps, on mini-ImageNet with our recipe in half its steps, and on Augmented Omniglot.
+    """
     base = replace(override(recipes.recipe("sinusoid", "gp-vib"), SPREAD), repeats=5)
     runs = {f"sinusoid/beta-{b:g}": Run(override(base, {"train.beta": b})) for b in BETAS}
+    bases = [paper_s("omniglot-emnist", "gp-vib-linear", k) for k in (5, 1)]
+    bases += _in_fewer_steps([paper_s("omniglot", "gp-vib-linear", k) for k in (5, 1)])
+    bases += [_half_as_long(_ours("mini-imagenet", "gp-vib-cosine", k)) for k in (5, 1)]
+    bases.append(paper_s("augmented-omniglot", "gp-vib-linear", 15))
     cells = {}
-    for k, b in product((5, 1), BETAS):
-        run = paper_s("omniglot-emnist", "gp-vib-linear", k)
-        cells[f"omniglot-emnist/beta-{b:g}-{k}"] = run.changed("", {"train.beta": b})
+    for run, b in product(bases, BETAS):
+        tasks = run.config.tasks
+        cells[f"{tasks.name}/beta-{b:g}-{tasks.shots}"] = run.changed("", {"train.beta": b})
     return runs | seeded(cells, lambda run: seeds or 1)
 
 
 def shots(seeds: int | None) -> Runs:
     """Omniglot to EMNIST, trained with 1 shot and with 5, tested with 1 to 20; MAML on as many episodes as others.
 
-    Then sinusoids with 1 to 20 points, in three trainings side by side with our recipe.
+    Then sinusoids with 1 to 20 points, in three trainings side by side with our recipe; trainings of table 2 on
+    mini-ImageNet with our recipe, tested with 1 to 20; and Augmented Omniglot, 20 to 2,000 points one after the other.
     """
     tested, cells = {"test.shots": list(range(1, 21)), "test.tasks": 1_000}, []
     for row, k in product(("gp-vib-linear", "gp-vib-cosine", "proto-net", "maml", "dkt-linear"), (1, 5)):
@@ -335,19 +353,29 @@ def shots(seeds: int | None) -> Runs:
         # From less than five points ten inner steps lead to ever larger errors on some tasks.
         steps = {"test.inner_steps": [10], "test.shots": list(range(5, 21))} if method in PLAIN_STEPS else {}
         sinusoids[f"sinusoid/{method}-improved"] = Run(override(config, tested | steps), "improved")
-    return seeded({run.cell: run for run in cells}, lambda run: seeds or 1) | sinusoids
+    more = {}
+    for row, k in product(("gp-vib-cosine", "proto-net", "dkt-cosine"), (1, 5)):
+        run = _ours("mini-imagenet", row, k).changed("", tested)
+        more[f"mini-imagenet/{run.cell}"] = run
+    for row in ("gp-vib-linear", "gp-vib-cosine"):
+        run = paper_s("augmented-omniglot", row, 15).changed("", {"test.shots": [1, 2, 5, 10, 15, 25, 50, 100]})
+        more[f"augmented-omniglot/{run.cell}"] = run
+    return seeded({run.cell: run for run in cells} | more, lambda run: seeds or 1) | sinusoids
 
 
 def inner_steps(seeds: int | None) -> Runs:
     """GP+MAML and MAML on Omniglot, in the shorter training, against the number of inner steps at test.
 
-    GP+MAML with inner steps on F, as the paper has them, and on the mean over points.
+    GP+MAML with inner steps on F, as the paper has them, and on the mean over points. Then MAML on mini-ImageNet, in
+    as many steps.
     """
     rows = ("gp-maml-linear", "maml", "gp-maml-cosine")
     cells = _in_fewer_steps([paper_s("omniglot", row, k) for row, k in product(rows, (1, 5))])
     cells += [run.changed("mean", MEAN) for run in cells if run.config.method == "gp-maml"]
+    photographs = _in_fewer_steps([paper_s("mini-imagenet", "maml", k) for k in (1, 5)])
+    named = {run.cell: run for run in cells} | {f"mini-imagenet/{run.cell}": run for run in photographs}
     tested = {"test.inner_steps": [0, 1, 2, 3, 4, 5, 7, 10]}
-    return seeded({run.cell: run.changed("", tested) for run in cells}, lambda run: seeds or 1)
+    return seeded({name: run.changed("", tested) for name, run in named.items()}, lambda run: seeds or 1)
 
 
 def objectives(seeds: int | None) -> Runs:

@@ -114,6 +114,8 @@ def test_the_most_telling_runs_come_first():
 def test_further_experiments_vary_what_they_are_named_for():
     shots, steps = configs("shots"), configs("inner-steps")
     sinusoids = {name: shots.pop(name) for name in list(shots) if name.startswith("sinusoid/")}
+    streamed = {name: shots.pop(name) for name in list(shots) if name.startswith("augmented-omniglot/")}
+    assert {c.test.shots[::7] for c in streamed.values()} == {(1, 100)}  # of 20 classes: 20 to 2,000 points
     assert {c.test.shots for c in shots.values()} == {tuple(range(1, 21))}
     assert {c.tasks.shots for c in shots.values()} == {1, 5}
     first = {c.method: c.test.shots[0] for c in sinusoids.values()}
@@ -128,7 +130,11 @@ def test_further_experiments_vary_what_they_are_named_for():
     assert shuffled == {
         f"gp-vib-{kernel}-shorter-shuffled-{k}-seed0" for kernel in ("linear", "cosine") for k in (1, 5)
     }
-    assert all(replace(c, test=omniglot[name].test) == omniglot[name] for name, c in steps.items())  # trained once
+    table_2 = configs("table-2")
+    photographs = {name: c for name, c in shots.items() if name.startswith("mini-imagenet/")}
+    once = [(c, table_2[name]) for name, c in photographs.items()]
+    once += [(c, omniglot[name]) for name, c in steps.items() if not name.startswith("mini-imagenet/")]
+    assert len(photographs) == 6 and all(replace(c, test=other.test) == other for c, other in once)  # trained once
     augmented = configs("augmented-omniglot")
     first_order = {name for name, config in augmented.items() if config.model.first_order}
     varied = {f"{row}-{v}" for row in rows if row.startswith("gp-") for v in ("deeper", "deeper-norm")}
@@ -138,8 +144,8 @@ def test_further_experiments_vary_what_they_are_named_for():
     assert first_order == {"gp-maml-cosine-twenty-first-order-15-seed0"}
     assert {(c.tasks.ways, c.tasks.shots, c.test.shots) for c in augmented.values()} == {(20, 15, (15, 100))}
     betas = configs("beta")
-    for part in ("sinusoid/beta-", "omniglot-emnist/beta-"):
-        values = [c.train.beta for name, c in betas.items() if name.startswith(part) and c.tasks.shots != 1]
+    for part in ("sinusoid", "omniglot-emnist", "omniglot", "mini-imagenet", "augmented-omniglot"):
+        values = [c.train.beta for name, c in betas.items() if name.startswith(f"{part}/") and c.tasks.shots != 1]
         assert values == sorted(values) and values[-1] == 1.0
 
 
