@@ -258,8 +258,8 @@ def edited(source: Path, name: str, line: int, column: int, cell: str) -> Path:
 BROKEN = {
     "text": (4, 1, "noon", ("line 4", "'hour'", "'noon'")),
     "infinity": (3, 2, "inf", ("line 3", "'temperature'", "'inf'")),
-    "missing input": (5, 1, "", ("row 4", "'hour'", "missing")),
-    "nan": (2, 2, "NaN", ("row 1", "'temperature'", "missing")),
+    "missing input": (5, 1, "", ("line 5", "'hour'", "missing")),
+    "nan": (2, 2, "NaN", ("line 2", "'temperature'", "missing")),
     "missing target": (6, 3, "", ("line 6", "'demand'", "missing")),
     "target as text": (3, 3, "lots", ("line 3", "'demand'", "'lots'")),
     "column renamed": (1, 1, "hours", ("'hour'", "Did you mean 'hours'?")),
@@ -462,4 +462,4 @@ def test_sinusoids_come_as_x_and_y(tmp_path):
     write(tmp_path / "nan.csv", ["x", "y"], [[0.5, 1.0], ["", 2.0]])
     for command in (["update", state, "--points"], ["predict", state, "--query"]):
         message = refused(*command, tmp_path / "nan.csv")
-        assert str(tmp_path / "nan.csv") in message and "'x'" in message and "row 2" in message
+        assert str(tmp_path / "nan.csv") in message and "'x'" in message and "line 3" in message

@@ -1,6 +1,7 @@
 """The experiment on a table of one's own: a CSV file in, a run folder out that needs nothing else."""
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from metavib.training.fields import override
 from metavib.training.protocols import experiment
 from metavib.training.protocols.obvious import OWN, POOLED
 from metavib.training.protocols.table import resolve, scaling
-from program import done, refused
+from program import done, metavib, refused
 
 SMALL = {
     "model.widths": [16],
@@ -187,7 +188,10 @@ def test_missing_inputs_are_refused_by_column_or_flagged(csv):
         ({"tasks__table__target": "a", "tasks__table__features": ["a"]}, "cannot be an input as well"),
         ({"model__likelihood": "poisson"}, "counts"),
         ({"model__likelihood": "bernoulli"}, "must hold 0 and 1"),
-        ({"model__likelihood": "softmax"}, "column .y. has 168 different values; a target of classes has between 2"),
+        (
+            {"model__likelihood": "softmax"},
+            "towns.csv: column .y. has 168 different values, where one of classes has between 2",
+        ),
         ({"model__backbone": "conv4"}, "must be mlp"),
         ({"device": "cuda"}, "set device = cpu"),
     ],
@@ -401,6 +405,84 @@ def test_reported_numbers_of_support_points_are_those_that_tasks_have(csv):
     wanted = resolve(config(csv, test__shots=[3, 11, 50, 100]))
     rows = experiment(wanted).evaluate(build.model(wanted), quiet=True)["rows"]
     assert [row["shots"] for row in rows] == [3, 11] and [row["support"] for row in rows] == [3, 11]
+
+
+def rewritten(csv, tmp_path, column, change, name="t.csv"):
+    """The table with other cells in a column."""
+    frame = pd.read_csv(csv)
+    frame[column] = change(frame[column])
+    frame.to_csv(tmp_path / name, index=False)
+    return tmp_path / name
+
+
+DAYS = pd.Series(pd.date_range("2024-01-01", periods=168))
+MISTAKES = {
+    "decimal commas": (
+        "y",
+        lambda y: y.map(lambda v: f"{v:.3f}".replace(".", ",")),
+        "line 2: '[0-9]*,[0-9]*' is no number, and column 'y' has",
+    ),
+    "day before month": (
+        "a",
+        lambda a: DAYS.dt.strftime("%d/%m/%Y"),
+        "line 2, column 'a': '01/01/2024' looks like a date",
+    ),
+    "days with points": ("a", lambda a: DAYS.dt.strftime("%d.%m.%Y"), "'01.01.2024' looks like a date"),
+    "nothing at all": ("a", lambda a: None, "column 'a' has no values at all: leave it out"),
+    "not available": ("a", lambda a: ["n/a", *a[1:]], "missing values .* the first of them line 2"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_of_newcomers_are_answered_with_what_to_do(case, csv, tmp_path):
+    column, change, message = MISTAKES[case]
+    with pytest.raises(ValueError, match=message):
+        resolve(config(rewritten(csv, tmp_path, column, change)))
+
+
+def test_dates_may_have_points_where_the_year_comes_first_and_versions_are_no_dates(csv, tmp_path):
+    points = rewritten(csv, tmp_path, "a", lambda a: DAYS.dt.strftime("%Y.%m.%d"))
+    assert '"moment"' in resolve(config(points)).tasks.table.columns[0]
+    versions = rewritten(csv, tmp_path, "a", lambda a: [f"1.{i % 3}.12" for i in range(len(a))])
+    assert '"category"' in resolve(config(versions)).tasks.table.columns[0]
+    named = config(
+        rewritten(csv, tmp_path, "a", lambda a: ["1/2/2024", "2/2/2024"] * 84), tasks__table__categories=["a"]
+    )
+    assert '"category"' in resolve(named).tasks.table.columns[0]
+
+
+def test_zeros_and_ones_and_labels_that_differ_in_case_are_spoken_of(csv, tmp_path):
+    with pytest.warns(UserWarning, match="column 'y' holds 0 and 1 alone, and is learned as a number; --likelihood"):
+        resolve(config(rewritten(csv, tmp_path, "y", lambda y: (y > 500).astype(int))))
+    with pytest.warns(UserWarning, match="the labels 'Yes' and 'yes', which count as two classes"):
+        resolve(config(rewritten(csv, tmp_path, "y", lambda y: ["Yes", "yes", "no"] * 56)))
+
+
+def test_the_program_answers_what_newcomers_type(csv, tmp_path):
+    assert "For a table: `metavib train table t.csv`" in refused("train", "t.csv", "--task", "town")
+    message = refused("train", "table", csv, "--task", "town", "--target", "y", "--features", "a")
+    assert "columns of a table are chosen by --inputs a" in message
+    assert "is a file, and no run folder" in refused("show", csv)
+    (tmp_path / "t.csv.gz").write_bytes(b"")
+    packed = refused("train", "table", tmp_path / "t.csv.gz", "--task", "town", "--target", "y")
+    assert "the file is compressed; unpack it first" in packed
+    assert "no column 'Y'. Did you mean 'y'?" in refused("train", "table", csv, "--task", "town", "--target", "Y")
+
+
+def test_rows_of_many_tasks_that_are_taken_as_one_and_tasks_that_are_not_known_are_spoken_of(csv, tmp_path):
+    run = tmp_path / "run"
+    train.train(resolve(config(csv)), run, quiet=True)
+    done("adapt", run, "--support", csv, "--task", "town", "--out", tmp_path / "many")
+    others = rewritten(csv, tmp_path, "town", lambda town: "elsewhere")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        pooled = metavib("adapt", run, "--support", csv, "--out", tmp_path / "one")
+        unknown = metavib("predict", tmp_path / "many", "--query", others)
+    assert pooled.status == unknown.status == 0
+    assert "rows of 14 tasks, which are taken as one: `--task town` adapts to each" in pooled.err
+    assert "none of the tasks that 'town' names in" in unknown.err
+    csv.unlink()
+    assert "is not there: a run on a table is trained and tested on" in refused("evaluate", run)
 
 
 def test_features_may_be_named_and_labels_refused_where_numbers_are_needed(shops, tmp_path):

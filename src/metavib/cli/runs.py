@@ -145,6 +145,10 @@ def train(
     }
     if csv is not None and file is not None:
         raise ValueError(f"the table is named twice, {file} and --csv {csv}: name it once.")
+    if name == TABLE and features:
+        raise ValueError(
+            f"--features are array files of embeddings; columns of a table are chosen by --inputs {features[0]}."
+        )
     given = Given(assign, options)
     if resume is not None and out is not None:
         raise ValueError("--resume names the run folder, and so does --out: give one of them.")

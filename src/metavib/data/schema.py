@@ -35,7 +35,8 @@ VALUES = 50
 CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}
 """Lengths of the cycles of a date, in days."""
 
-_DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|[+-]\d{2}:?\d{2}))?)?")
+_DATE = re.compile(r"\d{4}([-/.])\d{1,2}\1\d{1,2}([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|[+-]\d{2}:?\d{2}))?)?")
+_OTHER_DATE = re.compile(r"\d{1,2}(([-/.])\d{1,2}\2\d{4}|/\d{1,2}/\d{2})([T ,]+\d{1,2}:\d{2}.*)?")
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 _EPOCH = datetime(1970, 1, 1)
 
@@ -363,6 +364,13 @@ def _learned(table: Table, name: str, *, forced: bool) -> Column:
                 return Number(name)
             if _mostly(present, lambda cell: _days(cell) is not None):
                 return _moment(table, name)
+            if _mostly(present, _looks_like_date):
+                first = next(i for i, cell in enumerate(cells.tolist()) if _looks_like_date(cell))
+                raise ValueError(
+                    f"{table.place(first)}, column {name!r}: {shown(cells[first])} looks like a date, and which of its "
+                    "numbers is the month is not known: write dates as 2024-02-29. Where such texts are names, say so, "
+                    f"with --categories {name} or a categorical column."
+                )
     return _category(table, name)
 
 
@@ -409,6 +417,11 @@ def _numeric(cell: Any) -> bool:
     return True
 
 
+def _looks_like_date(cell: Any) -> bool:
+    """Whether a text is a date that does not begin with its year: day or month may come first."""
+    return isinstance(cell, str) and _OTHER_DATE.fullmatch(cell.strip()) is not None
+
+
 def _days(cell: Any) -> float | None:
     """A date or a time in days since 1970; None for anything else."""
     try:
@@ -417,8 +430,8 @@ def _days(cell: Any) -> float | None:
         if isinstance(cell, str):
             said = cell.strip()
             if _DATE.fullmatch(said):
-                day, _, rest = said.replace("/", "-").replace("T", " ").partition(" ")
-                year, month, of_month = map(int, day.split("-"))
+                day, _, rest = said.replace("T", " ").partition(" ")
+                year, month, of_month = map(int, re.split("[-/.]", day))
                 cell = datetime.fromisoformat(f"{year:04d}-{month:02d}-{of_month:02d} {_padded(rest)}".strip())
             elif _TIME.fullmatch(said):
                 cell = time.fromisoformat(_padded(said))

@@ -2,7 +2,7 @@
 
 city,weather,hour,demand
 Bern,sun,8,112
-Bern,,9,118            an empty cell (or NA, NaN, null, none, in any case) is a missing value
+Bern,,9,118            an empty cell (or NA, N/A, NaN, null, none, in any case) is a missing value
 Basel,rain,8,96
 
 A `Table` holds the columns by their names and knows the place of each row, so that every error can name it. What its
@@ -23,7 +23,8 @@ from typing import Any, final
 
 import numpy as np
 
-MISSING = frozenset(("", "na", "nan", "null", "none", "<na>", "nat"))
+MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat"))
+PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # endings of files that are to be unpacked first
 INDEX = ("", "Unnamed: 0", "__index_level_0__")  # names of the row numbers that pandas and R write beside a table
 BYTES = 2**31  # the largest file that is read
 CELL = 10_000  # characters of the longest cell
@@ -178,6 +179,8 @@ def read(path: Path | str, *, columns: Sequence[str] | None = None, texts: Seque
         raise ValueError(f"{path}: files of more than {BYTES >> 30} GiB are not read; this one is larger.")
     if path.suffix.lower() in (".parquet", ".pq"):
         return _read_parquet(path, columns)
+    if path.suffix.lower() in PACKED:
+        raise ValueError(f"{path}: the file is compressed; unpack it first, or save the table as Parquet.")
     rows = _rows(path)
     names = header(path, next(rows, (0, []))[1])
     wanted = _wanted(path, [name for name in names if name], columns)
@@ -203,7 +206,9 @@ def read_cells(path: Path | str) -> list[dict[str, Any]]:
 
 
 def digest(path: Path | str) -> str:
-    """SHA-256 of a file: whether it is still the same."""
+    """SHA-256 of a file, which must be there: whether it is still the same."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: there is no such file.")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -303,8 +308,13 @@ def header(path: Path, cells: list[str]) -> list[str]:
 
 def absent(source: Path | str, name: str, names: Sequence[str]) -> ValueError:
     """An error about a column that is not there, with the one that may have been meant."""
-    close = difflib.get_close_matches(name, list(names[:1000]), n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"It has {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
+    by_letters = {other.lower(): other for other in names[:1000]}
+    close = difflib.get_close_matches(name.lower(), list(by_letters), n=1)
+    hint = (
+        f"Did you mean {by_letters[close[0]]!r}?"
+        if close
+        else f"It has {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
+    )
     return ValueError(f"{source}: there is no column {name!r}. {hint}")
 
 

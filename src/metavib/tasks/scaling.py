@@ -273,7 +273,7 @@ def columns(x: Any, *, names: Sequence[str] | None = None, missing: str = "refus
     gaps = np.isnan(values)
     empty = np.flatnonzero(gaps.all(0))
     if len(empty) and len(values):
-        raise ValueError(f"{_name(int(empty[0]), names)} has no values at all: leave it out.")
+        raise _without_values(int(empty[0]), names)
     mean, scale = _moments(values, (0,))
     return Columns(torch.as_tensor(mean), torch.as_tensor(scale), torch.as_tensor(np.flatnonzero(gaps.any(0))))
 
@@ -346,6 +346,8 @@ def check_finite(
     if x.ndim != 2:
         raise ValueError(f"the images have {what} (inf or NaN pixels): remove them.")
     column = int(np.flatnonzero(bad.any(0))[0])
+    if np.isnan(x[:, column]).all():
+        raise _without_values(column, names)
     rows = np.flatnonzero(bad[:, column])
     first = f"row {rows[0] + 1}" if lines is None else f"line {lines[rows[0]]}"
     raise ValueError(
@@ -366,6 +368,10 @@ def _moments(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarr
 
 def _none() -> Tensor:
     return torch.zeros(0, dtype=torch.int64)
+
+
+def _without_values(column: int, names: Sequence[str] | None) -> ValueError:
+    return ValueError(f"{_name(column, names)} has no values at all: leave it out.")
 
 
 def _name(column: int, names: Sequence[str] | None) -> str:

@@ -36,7 +36,8 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
     """
     kernel = kernel or ("cosine" if experiment in _OWN else "linear")
     if experiment not in EXPERIMENTS:
-        raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.")
+        hint = f" For a table: `metavib train table {experiment}`." if experiment.endswith((".csv", ".parquet")) else ""
+        raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.{hint}")
     if method == HIERARCHICAL:
         if experiment != TABLE:
             raise ValueError(f"{HIERARCHICAL} learns from the rows of a table, and not from {experiment}.")

@@ -5,10 +5,11 @@ Everything a trained run needs later (what columns become, standardisation, labe
 there. Errors and densities are in the units of the table.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil
+from math import ceil, isinf
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from metavib.data import schema as schemas
 from metavib.data.schema import Rows, Schema
 from metavib.data.table import Table as Cells
-from metavib.data.table import digest, read
+from metavib.data.table import digest, number, read, shown
 from metavib.files import naming
 from metavib.groups import Learned, Report, learn_shares
 from metavib.groups.outliers import learn_from_right_rows
@@ -137,10 +138,8 @@ def _with_likelihood(config: Config, cells: Cells) -> Config:
     if labelled or name in ("bernoulli", "softmax"):
         found = set(cells.labels(target))
         if not 2 <= len(found) <= CLASSES and name != "bernoulli":
-            raise ValueError(
-                f"{cells.source}: column {target!r} has {len(found)} different values; a target of classes has between "
-                f"2 and {CLASSES}, and any other holds numbers (dates as days since the first one, for instance)."
-            )
+            raise _no_classes(cells, target, len(found))
+        _warn_of_case(cells, target, found)
         name = name if name != "gaussian" else "bernoulli" if len(found) == 2 else "softmax"
         if name == "bernoulli" and len(found) != 2 and not found <= {"0", "1"}:
             raise ValueError(
@@ -149,6 +148,13 @@ def _with_likelihood(config: Config, cells: Cells) -> Config:
             )
         if name == "softmax" or not found <= {"0", "1"}:
             classes = tuple(sorted(found, key=_numbers_first))
+    elif name == "gaussian" and set(cells[target].tolist()) == {0, 1}:
+        warnings.warn(
+            f"{cells.source}: column {target!r} holds 0 and 1 alone, and is learned as a number; --likelihood "
+            "bernoulli learns how probable a 1 is.",
+            UserWarning,
+            stacklevel=3,
+        )
     if config.method == HIERARCHICAL and name not in ("gaussian", "bernoulli", "softmax"):
         raise ValueError(
             f"{HIERARCHICAL} learns numbers and classes; for {name} outputs train a network: --method gp-vib."
@@ -159,6 +165,31 @@ def _with_likelihood(config: Config, cells: Cells) -> Config:
     ways = len(classes) if name == "softmax" else tasks.ways
     tasks = replace(tasks, table=replace(tasks.table, classes=classes), ways=ways)
     return replace(config, model=replace(model, likelihood=name, sites=sites), tasks=tasks)
+
+
+def _no_classes(cells: Cells, target: str, found: int) -> ValueError:
+    """An error about a target with too many values, or one alone, to be classes."""
+    where, what = cells.source, f"column {target!r} has {found} different values, where one of classes has"
+    words = [i for i, cell in enumerate(cells.texts(target)) if isinf(number(cell))]
+    if words:
+        where, what = cells.place(words[0]), f"{shown(cells[target][words[0]])} is no number, and {what}"
+    return ValueError(
+        f"{where}: {what} between 2 and {CLASSES}. Write numbers as 1234.5, and dates as days since the first one, "
+        "for instance."
+    )
+
+
+def _warn_of_case(cells: Cells, target: str, found: set[str]) -> None:
+    """Warns of labels that differ in capital letters alone, which are classes of their own."""
+    first: dict[str, str] = {}
+    for label in sorted(found):
+        if first.setdefault(label.lower(), label) != label:
+            warnings.warn(
+                f"{cells.source}: column {target!r} has the labels {first[label.lower()]!r} and {label!r}, which count "
+                "as two classes.",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def _numbers_first(label: str) -> tuple[float, str]:
@@ -243,6 +274,11 @@ class Table(Experiment):
         self.config, self.dtype, self.scaling = config, build.DTYPES[config.precision], scaling(table)
         self._likelihood = build.likelihood(config)
         assert table.csv is not None
+        if not Path(table.csv).is_file():
+            raise FileNotFoundError(
+                f"{table.csv} is not there: a run on a table is trained and tested on the rows of this file. (Adapting "
+                "and predicting need the run folder alone.)"
+            )
         if digest(table.csv) != table.digest:
             raise ValueError(f"{table.csv} is not the file this run was started with: its contents have changed.")
         cells, becomes = read_table(table), schema(table)
