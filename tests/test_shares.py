@@ -12,8 +12,8 @@ from metavib.estimators import FewShotClassifier
 from metavib.groups import hierarchical, learn_shares
 from metavib.groups.evidence import Group, Shared, marginals, said_by, shared, whiten
 from metavib.groups.features import Features, Sizes
-from metavib.groups.logistic import Natural, matched
 from metavib.groups.shares import MatchedSites, Shares
+from metavib.groups.sites import Natural, matched
 from metavib.marginals import Normal
 from metavib.model import Model
 from metavib.tasks.inputs import points
@@ -151,6 +151,34 @@ def test_how_much_people_differ_is_found(learned):
     """The log-odds of people vary by 1.2^2 in truth, which forty of them say up to a factor."""
     phi = learned.model_.prior.features_of(points(examples(torch.zeros(1, 2).double(), torch.zeros(1))))
     assert 0.7 < float(phi[..., :-1].square().sum()) < 3.0
+
+
+def test_many_columns_do_not_take_the_place_of_the_level():
+    """Twelve rows of each of fifty groups that differ by a level alone, and fifteen columns that matter in none."""
+    rng = np.random.default_rng(0)
+    who, x = np.repeat(np.arange(50), 12), torch.tensor(rng.integers(0, 2, (600, 15)).astype(float) * 2 - 1)
+    yes = torch.tensor(rng.random(600) < 1 / (1 + np.exp(-rng.normal(size=50)[who])))
+    features = learn_shares(x, yes.long(), who, classes=2, seed=0).prior.network.body.phi
+    own = features.own(x)
+    level = own.mean(0)  # of features that are products with a column of mean zero nothing is left
+    assert float((own - level).square().sum(-1).mean()) < 0.7 * float(level.square().sum())
+
+
+def test_a_dozen_groups_say_more_of_new_ones_than_shares_do():
+    """Three grades of demand, by the hour and by the level of a town; a hundred towns that nothing was learned from."""
+    rng = np.random.default_rng(0)
+    town, hour = np.repeat(np.arange(112), 9), rng.uniform(-1, 1, 112 * 9)
+    y = np.digitize(rng.normal(size=112)[town] + hour + 0.05 * rng.normal(size=len(town)), [-0.5, 0.8])
+    e = FewShotClassifier(random_state=0).fit(hour[town < 12, None], y[town < 12], tasks=town[town < 12])
+    usual = np.bincount(y[town < 12]) / np.sum(town < 12)
+    new = town >= 12
+    for known in (0, 1, 3):
+        few, rest = (new & (np.arange(len(town)) % 9 < known), new & (np.arange(len(town)) % 9 >= 3))
+        adapted = e.adapt(hour[few, None], y[few], tasks=town[few]) if known else e
+        ours = adapted.predict_proba(hour[rest, None], *([town[rest]] if known else []))
+        counts = np.stack([np.bincount(y[few & (town == t)], minlength=3) for t in town[rest]])
+        shares = (counts + 2 * usual) / (known + 2)
+        assert log_loss(y[rest], ours) < log_loss(y[rest], shares) - 0.05 * (known > 0)
 
 
 def test_many_tasks_at_once_are_each_by_itself(learned):

@@ -39,6 +39,7 @@ SKEWED = 1.0  # skewness from which on a column is tried by its logarithm
 NEAR = 0.2  # distance of an edge from the outermost number, over that number's distance from the nearer quartile
 BOUND = 4.0  # deviations of a logarithm from its mean: closer to an edge no row counts, nor further from it
 NUGGET = 1e-6  # share of white noise in the Matern processes, which keeps k(U, U) regular where two of U are close
+TYPICAL, WIDTH = 0.1, 2.5  # variance of a part, beforehand, and the standard deviation of its logarithm
 LENGTHS = (log(0.1), log(10.0))  # of inputs of variance 1
 
 
@@ -179,10 +180,19 @@ class Features(nn.Module):
         shared = [self.lines, self.bends, self.surface]
         return [*shared, self.own_constant, self.own_lines, self.own_bends, self.own_surface]
 
-    def log_prior(self) -> Tensor:
-        r"""$\log p(\theta)$ but for a constant: weak, and wide enough for every table of standardised numbers."""
-        squares = [((v - log(0.1)) / 2.5).square().sum() for v in self.variances]
-        squares += [(self.length - log(1.5)).square().sum(), self.slope.square().sum()]
+    def log_prior(self, *, level: float = 1.0, among: int = 1) -> Tensor:
+        r"""$\log p(\theta)$ but for a constant: weak, and wide enough for every table of standardised numbers.
+
+        Args:
+            level: how many times as much as other parts do a group's levels vary, beforehand.
+            among: columns among which a group's own slopes are divided, so that all together vary as one would.
+        """
+        lines, bends, surface, own_constant, *own = self.variances
+        squares = [((v - log(TYPICAL)) / WIDTH).square().sum() for v in (lines, bends, surface)]
+        squares += [((own_constant - log(TYPICAL * level)) / WIDTH).square().sum()]
+        squares += [((v - log(TYPICAL / among)) / WIDTH).square().sum() for v in own]
+        squares += [self.slope[0].square() / level + (among * self.slope[1:]).square().sum()]
+        squares += [(self.length - log(1.5)).square().sum()]
         squares += [(ratio / 0.5).square().sum() for ratio in (self.joint_length, self.own_length)]
         return -0.5 * torch.stack(squares).sum()
 

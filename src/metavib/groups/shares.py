@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from metavib.encoders import GPEncoder, SiteEncoder
 from metavib.encoders.encoder import Encoder
-from metavib.groups.logistic import Natural, learn_logistic, log_odds, matched, towards
+from metavib.groups.logistic import learn_logistic, log_odds
 from metavib.groups.prior import like
+from metavib.groups.sites import Natural, matched, towards
 from metavib.kernels import Kernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood
 from metavib.marginals import Marginals, Nodes, Normal
