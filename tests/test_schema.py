@@ -240,6 +240,19 @@ def test_a_column_that_counts_the_rows_is_no_input(tmp_path):
     assert found.names == ("a",) and found.y.tolist() == [3.0, 4.0]
 
 
+@pytest.mark.parametrize("cell", [[1, 2], {"a": 1}, np.zeros(2)])
+def test_cells_that_are_no_values_are_refused(cell):
+    cells = np.empty(3, dtype=object)
+    cells[:] = ["a", cell, "a"]
+    with pytest.raises(ValueError, match="column 'c' must have one value a row; row 2 has a"):
+        in_memory(pd.DataFrame({"c": cells}))
+
+
+def test_a_lazy_frame_is_refused_with_what_to_do():
+    with pytest.raises(TypeError, match=r"got a lazy frame: pass frame.collect\(\)"):
+        in_memory(pl.DataFrame({"a": [1]}).lazy())
+
+
 def test_two_columns_name_a_task_together(tmp_path):
     cells = {"school": ["A,B", "A", "A", "B"], "year": ["1", "B,1", "01", "01"], "x": [1, 2, 3, 4]}
     pd.DataFrame(cells).to_csv(tmp_path / "t.csv", index=False)

@@ -349,6 +349,8 @@ def by_name(data: Any) -> Mapping[Any, Any] | None:
     if isinstance(data, Sequence) and len(data) and all(isinstance(row, Mapping) for row in data):
         names = dict.fromkeys(name for row in data for name in row)
         return {name: [row.get(name) for row in data] for name in names}
+    if hasattr(data, "collect") and hasattr(data, "lazy"):
+        raise TypeError("rows come in a data frame or an array; got a lazy frame: pass frame.collect().")
     if hasattr(data, "column_names"):  # Arrow, whose `columns` are no names
         return {name: data.column(name) for name in data.column_names}
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
@@ -374,6 +376,10 @@ def cells_of(values: Any, name: str) -> np.ndarray:
     objects[:] = [
         None if is_missing(v) else v for v in (values if isinstance(values, list | tuple) else cells.tolist())
     ]
+    nested = [i for i, v in enumerate(objects) if isinstance(v, list | tuple | set | Mapping | np.ndarray)]
+    if nested:
+        kind = type(objects[nested[0]]).__name__
+        raise ValueError(f"column {name!r} must have one value a row; row {nested[0] + 1} has a {kind}. Leave it out.")
     return objects
 
 

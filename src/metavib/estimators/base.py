@@ -399,7 +399,7 @@ def left_out(count: int, total: int, why: str) -> None:
 
 def is_frame(X: Any) -> bool:
     """Whether rows come as a data frame (pandas, polars, Arrow), whose columns have names."""
-    return (hasattr(X, "columns") or hasattr(X, "column_names")) and by_name(X) is not None
+    return by_name(X) is not None and (hasattr(X, "columns") or hasattr(X, "column_names"))
 
 
 def without_index(X: Any) -> Any:
@@ -512,8 +512,6 @@ def _check_form(X: Any) -> None:
             "X must be a data frame or an array of rows; got dictionaries: make a data frame of them, as "
             "pandas.DataFrame(rows)."
         )
-    if hasattr(X, "collect") and hasattr(X, "lazy"):
-        raise TypeError("X must be a data frame or an array of rows; got a lazy frame: pass frame.collect().")
     if hasattr(X, "iloc") and getattr(X, "ndim", 2) == 1 and X.dtype == object:
         raise ValueError(
             "X must be a data frame or an array of rows; got one row: pass a frame of it, frame.iloc[[0]]."

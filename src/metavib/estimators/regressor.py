@@ -361,6 +361,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         if self._several:
             each = self._each("score", X, y, sample_weight=sample_weight, tasks=tasks, shots=shots)
             return float(np.mean(list(each.values())))
+        if shots < 0:
+            raise ValueError(f"shots must be 0 or above; got {shots}.")
         if tasks is None:
             return super().score(X, y, sample_weight)
         check_is_fitted(self, "model_")

@@ -340,7 +340,7 @@ def check_finite(
     what, remedy = "infinite values", "remove or correct those rows"
     if not bad.any() and (missing == "refuse" or x.ndim > 2):
         bad = np.isnan(x)
-        what, remedy = "missing values (NaN)", "fill or drop them, or pass missing='mean' (--missing mean)"
+        what, remedy = "missing values (NaN)", "fill or drop them, or train with missing='mean' (--missing mean)"
     if not bad.any():
         return
     if x.ndim != 2:
