@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit, gammaln, log_expit, logsumexp, softmax
 from sklearn.metrics import log_loss
 
 from metavib.adapt.learner import Learner
 from metavib.adapt.preparation import ModelSpace
 from metavib.encoders import GPEncoder
 from metavib.estimators import FewShotClassifier
-from metavib.groups import hierarchical, learn_shares
+from metavib.groups import hierarchical, learn_shares, like_shares
 from metavib.groups.evidence import Group, Shared, marginals, said_by, shared, whiten
 from metavib.groups.features import Features, Sizes
-from metavib.groups.shares import MatchedSites, Shares
+from metavib.groups.shares import MatchedSites, PriorSites, Shares
 from metavib.groups.sites import Natural, matched
 from metavib.marginals import Normal
 from metavib.model import Model
@@ -113,14 +114,14 @@ def test_functions_at_the_rows_of_all_groups_are_those_of_one_large_gaussian():
     torch.testing.assert_close(var.flatten(), (K - gain @ K).diagonal())
 
 
-def level(sd, base=-0.5):
+def level(sd, base=-0.5, sites=MatchedSites):
     """People with log-odds of their own and no columns that matter: N(0, sd^2), all but known, beyond the base."""
     known = Shared(torch.zeros(2).double(), 1e4 * torch.eye(2).double())
     own = torch.diag(torch.tensor([sd / 0.2**0.5, 0.0, 0.0]).double())
     x = torch.zeros(5, 1).double()
     prior = hierarchical(Features(Sizes(1, 0, 1, 0, 0, 0)), known, own, 1.0, x).prior
     likelihood = Shares(torch.tensor([base]).double())
-    return Model(prior, GPEncoder(MatchedSites()), likelihood).double().requires_grad_(False).eval()
+    return Model(prior, GPEncoder(sites()), likelihood).double().requires_grad_(False).eval()
 
 
 @pytest.mark.parametrize("sd", [0.5, 1.5, 4.0])
@@ -138,6 +139,48 @@ def test_probabilities_are_those_of_the_exact_posterior(sd, yes, no):
         model(Task(examples(x, y), examples(torch.zeros(1, 1).double(), torch.zeros(1).long())))
     )
     assert float(found[0, 1]) == pytest.approx(exact, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("sd", "rows", "least", "most"),
+    [(0.5, 10, 0, 2e-5), (1.0, 10, 0, 5e-4), (1.0, 200, 0, 3e-3), (2.0, 10, 2e-3, 6e-3), (4.0, 10, 0.02, 0.05)],
+)
+def test_what_sites_under_the_prior_alone_cost(sd, rows, least, most):
+    """The log loss beyond that of the exact posterior, over all counts of yes, by their law: Gauss-Hermite nodes."""
+    f, weight = np.polynomial.hermite_e.hermegauss(99)
+    f, weight = sd * f - 0.5, weight / weight.sum()
+    yes = np.arange(rows + 1)
+    logs = yes[:, None] * log_expit(f) + (rows - yes)[:, None] * log_expit(-f) + np.log(np.maximum(weight, 1e-300))
+    evidence = np.exp(logsumexp(logs, 1) + gammaln(rows + 1) - gammaln(yes + 1) - gammaln(rows - yes + 1))
+    exact = softmax(logs, 1) @ expit(f)
+    x = torch.zeros(rows + 1, rows, 1).double()
+    y = (torch.arange(rows) < torch.arange(rows + 1)[:, None]).long()
+    model = level(sd, sites=PriorSites)
+    query = examples(torch.zeros(rows + 1, 1, 1).double(), torch.zeros(rows + 1, 1).long())
+    found = model.likelihood.predict(model(Task(examples(x, y), query)))[:, 0, 1].numpy()
+    cost = exact * np.log(exact / found) + (1 - exact) * np.log((1 - exact) / (1 - found))
+    assert evidence.sum() == pytest.approx(1) and least <= float(evidence @ cost) < most
+
+
+def test_groups_that_are_alike_have_a_memory_of_constant_size():
+    """It adds up, points are forgotten from it, and the tensors of a file say that there is one."""
+    rng = np.random.default_rng(0)
+    who, x = np.repeat(np.arange(40), 8), torch.tensor(rng.normal(size=(320, 1)))
+    y = torch.tensor(rng.random(320) < expit(0.5 * rng.normal(size=40)[who] + x[:, 0].numpy())).long()
+    model = learn_shares(x, y, who, classes=2, seed=0)
+    learner = Learner(model, preparation=ModelSpace((0, 1)))
+    few, more = (x[:9], y[:9]), (x[9:30], y[9:30])
+    first, rest, whole = (learner.adapt(points) for points in (few, more, (x[:30], y[:30])))
+    for same in (first.merge(rest), first.update(more)):
+        assert same.constant_size and same.memory.nbytes == first.memory.nbytes
+        torch.testing.assert_close(same.predict(x[:20]).probabilities, whole.predict(x[:20]).probabilities)
+    less = whole.forget(more)
+    torch.testing.assert_close(less.predict(x[:20]).probabilities, first.predict(x[:20]).probabilities)
+    again = like_shares(model.state_dict())
+    again.load_state_dict(model.state_dict())
+    found = Learner(again, preparation=ModelSpace((0, 1))).adapt(few)
+    assert found.constant_size
+    assert torch.equal(found.predict(x[:20]).probabilities, first.predict(x[:20]).probabilities)
 
 
 def test_a_row_of_weight_three_is_the_row_three_times(learned):
@@ -165,14 +208,14 @@ def test_many_columns_do_not_take_the_place_of_the_level():
 
 
 def test_a_dozen_groups_say_more_of_new_ones_than_shares_do():
-    """Three grades of demand, by the hour and by the level of a town; a hundred towns that nothing was learned from."""
+    """Three grades of demand, by the hour and by the level of a town; fifty towns that nothing was learned from."""
     rng = np.random.default_rng(0)
-    town, hour = np.repeat(np.arange(112), 9), rng.uniform(-1, 1, 112 * 9)
-    y = np.digitize(rng.normal(size=112)[town] + hour + 0.05 * rng.normal(size=len(town)), [-0.5, 0.8])
+    town, hour = np.repeat(np.arange(62), 9), rng.uniform(-1, 1, 62 * 9)
+    y = np.digitize(rng.normal(size=62)[town] + hour + 0.05 * rng.normal(size=len(town)), [-0.5, 0.8])
     e = FewShotClassifier(random_state=0).fit(hour[town < 12, None], y[town < 12], tasks=town[town < 12])
     usual = np.bincount(y[town < 12]) / np.sum(town < 12)
     new = town >= 12
-    for known in (0, 1, 3):
+    for known in (0, 1):
         few, rest = (new & (np.arange(len(town)) % 9 < known), new & (np.arange(len(town)) % 9 >= 3))
         adapted = e.adapt(hour[few, None], y[few], tasks=town[few]) if known else e
         ours = adapted.predict_proba(hour[rest, None], *([town[rest]] if known else []))

@@ -2,10 +2,11 @@
 
 import warnings
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
-from scipy.special import gammaln, log_softmax, softmax
+from scipy.special import expit, gammaln, log_expit, log_softmax, softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_predict
@@ -164,6 +165,46 @@ class BoostingOffset(Pooled):
         return HistGradientBoostingClassifier(random_state=0)
 
 
+class GPBoost(Known):
+    """Boosted trees and a random effect a group, learned together (PyPI: gpboost); of several classes, one by one.
+
+    The effect of a new group has the posterior that its known rows give, by numbers.
+    """
+
+    def learn(self, x: np.ndarray, y: np.ndarray, group: np.ndarray) -> None:
+        import gpboost as gpb
+
+        self.parts = []
+        for c in range(len(self.labels)) if len(self.labels) > 2 else (1,):
+            effects = gpb.GPModel(group_data=group, likelihood="bernoulli_logit")
+            booster = gpb.train(
+                params={"objective": "binary", "verbose": -1, "num_threads": 1},
+                train_set=gpb.Dataset(x, (y == c).astype(float)),
+                gp_model=effects,
+                num_boost_round=100,
+            )
+            variance = float(np.asarray(effects.get_cov_pars(format_pandas=False)).ravel()[0])
+            self.parts.append((c, booster, variance))
+
+    def probabilities(self, x: np.ndarray, y: np.ndarray, query: np.ndarray) -> np.ndarray:
+        p = np.stack([self._yes(x, y == c, query, booster, variance) for c, booster, variance in self.parts], 1)
+        p = np.concatenate([1 - p, p], 1) if len(self.parts) == 1 else p
+        return p / p.sum(1, keepdims=True)
+
+    def _yes(self, x: np.ndarray, yes: np.ndarray, query: np.ndarray, booster: Any, variance: float) -> np.ndarray:
+        effect = np.linspace(-6, 6, 241) * np.sqrt(variance)
+        log_p = -0.5 * effect**2 / max(variance, 1e-12)
+        if len(yes):
+            log_p = log_p + log_expit(np.where(yes, 1, -1)[:, None] * (self._trees(booster, x)[:, None] + effect)).sum(
+                0
+            )
+        return expit(self._trees(booster, query)[:, None] + effect) @ softmax(log_p)
+
+    def _trees(self, booster: Any, x: np.ndarray) -> np.ndarray:
+        new = np.full(len(x), -1)
+        return np.asarray(booster.predict(data=x, group_data_pred=new, pred_latent=True)["fixed_effect"])
+
+
 class Few(Method, ABC):
     """Classes are new in every episode: what is learned beforehand are features, and how sure to be."""
 
@@ -244,6 +285,7 @@ GROUPS: dict[str, type[Method]] = {
     "logistic, pooled": LogisticPooled,
     "logistic + offset": LogisticOffset,
     "boosting + offset": BoostingOffset,
+    "GPBoost": GPBoost,
 }
 NEW: dict[str, type[Method]] = {
     "nearest centroid": Centroid,

@@ -329,7 +329,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Adds rows to the task this estimator is adapted to; they may be of new classes.
 
-        Memory is constant under explicit kernels; rows of classes that tasks have in common are kept.
+        Memory is constant under explicit kernels; rows of classes that tasks have in common are kept, but for two
+        classes that are about as frequent in every task (`metavib.groups.shares`).
 
         The first call of an estimator that is not fitted is `fit`; one that is only meta-trained adapts.
 
