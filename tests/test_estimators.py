@@ -606,6 +606,12 @@ def test_on_embeddings_defaults_are_as_right_as_baselines_and_more_honest(shots)
     assert right[0] >= right[1:].max() - 0.4 and nll[0] < nll[1]  # within a hundredth of 40 tasks
 
 
+@pytest.mark.parametrize("estimator", [FewShotRegressor, FewShotClassifier])
+def test_no_task_has_fewer_than_no_rows_to_adapt_to(estimator):
+    with pytest.raises(ValueError, match="shots must be 0 or above; got -1"):
+        estimator().score([[0.0]], [0.0], tasks=[0], shots=-1)
+
+
 def test_any_scorer_of_scikit_learn_scores_tasks_without_rows():
     """Predictions before any row are those of the shared function, here a steep line."""
     x, y, ids = lines()

@@ -391,6 +391,12 @@ class Given(NamedTuple):
     weight: Tensor | None
 
 
+def check_shots(shots: int) -> None:
+    """Refuses to adapt to fewer rows than none."""
+    if shots < 0:
+        raise ValueError(f"shots must be 0 or above; got {shots}.")
+
+
 def left_out(count: int, total: int, why: str) -> None:
     """Warns of tasks that cannot be trained on."""
     if count:

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from metavib.adapt.learner import Learner, Predictor, Predictors
 from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.preparation import ModelSpace
-from metavib.estimators.base import SEEDS, FewShotEstimator, column_of
+from metavib.estimators.base import SEEDS, FewShotEstimator, check_shots, column_of
 from metavib.estimators.columns import KERNELS, Candidate, learn_columns
 from metavib.estimators.models import WIDE
 from metavib.estimators.pictures import Evaluation, are_pictures, one_by_one, said_fields, train
@@ -380,6 +380,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
                 cross-validation over tasks calls for.
             shots: how many.
         """
+        check_shots(shots)
         if tasks is None:
             return super().score(X, y, sample_weight)
         check_is_fitted(self, "model_")

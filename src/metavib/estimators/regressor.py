@@ -15,7 +15,7 @@ from metavib.adapt import believed
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.adapt.targets import warnings_of
-from metavib.estimators.base import SEEDS, FewShotEstimator
+from metavib.estimators.base import SEEDS, FewShotEstimator, check_shots
 from metavib.estimators.outputs import Name, are_several, check_likelihood, columns_of
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
 from metavib.groups.outliers import learn_from_right_rows
@@ -361,8 +361,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         if self._several:
             each = self._each("score", X, y, sample_weight=sample_weight, tasks=tasks, shots=shots)
             return float(np.mean(list(each.values())))
-        if shots < 0:
-            raise ValueError(f"shots must be 0 or above; got {shots}.")
+        check_shots(shots)
         if tasks is None:
             return super().score(X, y, sample_weight)
         check_is_fitted(self, "model_")
