@@ -24,6 +24,22 @@ class Learners(Mapping[str, Learner]):
 
     Args:
         learners: of each.
+
+    Example:
+        Two targets of the same rows, each by a linear regression.
+
+        >>> from metavib import encoders, kernels, likelihoods, methods, networks
+        >>> from metavib.adapt.preparation import Rows
+        >>> from metavib.tasks import scaling
+        >>> def learner(target):
+        ...     parts = encoders.ExactSites(), likelihoods.Gaussian(noise=0.01)
+        ...     units = scaling.Scaling(scaling.unscaled(1), scaling.as_they_are())
+        ...     model = methods.gp_vib(networks.MLP(1, ()), kernels.Linear(), *parts)
+        ...     return Learner(model, preparation=Rows(["hour"], target, units, parts[1]))
+        >>> learners = Learners({target: learner(target) for target in ("heat", "rain")})
+        >>> known = learners.adapt({"hour": [1.0, 2.0], "heat": [2.0, 4.0], "rain": [-1.0, -2.0]})
+        >>> {target: round(found.mean.item(), 1) for target, found in known.predict({"hour": [3.0]}).items()}
+        {'heat': 6.0, 'rain': -3.0}
     """
 
     def __init__(self, learners: Mapping[str, Learner]) -> None:
