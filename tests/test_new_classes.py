@@ -131,6 +131,21 @@ def test_embeddings_have_a_temperature_for_each_number_of_rows_and_tables_none()
     assert len({round(T, 6) for T in found.temperature.values}) == 3
 
 
+def test_numbers_and_temperatures_that_are_searched_together_are_better_than_one_after_the_other():
+    x, labels = embeddings(16, 20, seed=1)
+    rows = Rows(torch.tensor(x), torch.tensor(labels), np.zeros(len(labels), dtype=int))
+    folds = columns._folds(rows, 3, (1, 10), np.random.default_rng(0))
+    models = [columns._on_columns(columns._whitened(rows, fold.others, SPHERE), "linear") for fold in folds]
+    columns._fit(models, folds, tempering=False)
+    T = columns._temperature(models, folds)
+    log_t = {shots: torch.tensor(value).log() for shots, value in zip(T.shots, T.values, strict=True)}
+    after = np.mean([columns._log_loss(model, fold, log_t).item() for model, fold in zip(models, folds, strict=True)])
+    for model, fresh in zip(models, folds, strict=True):
+        model.load_state_dict(columns._on_columns(columns._whitened(rows, fresh.others, SPHERE), "linear").state_dict())
+    together, _ = columns._fit(models, folds, tempering=True)
+    assert together < after - 0.005
+
+
 def test_of_more_columns_than_rows_the_coordinates_of_the_rows_are_as_good(monkeypatch):
     """The same candidates, losses and numbers as in all columns, for every kernel."""
     random = np.random.default_rng(0)

@@ -8,9 +8,9 @@ classes of the *other* folds, as the columns of new classes will be. So few numb
 steps of L-BFGS, and take seconds.
 
 Rows that are features of a network (`embeddings`) are also tried as they are, on the unit sphere
-(`metavib.networks.embedded`): their numbers have a common scale, which standardising each would take away. For them a
-temperature is fitted on the same tasks, one for each number of rows of a class, as one set of numbers is not quite
-right for one row and for ten.
+(`metavib.networks.embedded`): their numbers have a common scale, which standardising each would take away. One set of
+numbers is not right for one row of a class and for ten of features that are compared as they are, so that for them
+temperatures are learned along with the numbers, one for each number of rows of a class.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from metavib.networks.embedded import Embedded
 from metavib.networks.whitened import Whitened, rank_for
 from metavib.random import seeded
 from metavib.tasks.task import Task, stack
-from metavib.training.metrics import PLAIN, Temperature, fit_temperature
+from metavib.training.metrics import PLAIN, Temperature, fit_temperature, nll, tempered
 
 KERNELS = (("linear", "rbf"), ("cosine", "linear", "rbf"))  # that are tried, on columns and on embeddings
 REACHES = (inf, 3.0)  # of standardised columns
@@ -43,6 +43,7 @@ QUERIES = 8  # query points of a class
 STEPS = 15  # of L-BFGS
 SAMPLES = 50  # of the softmax likelihood
 DOUBT = 1e-3  # weight of the squared distance of the numbers from where they start: perfect classes want no bounds
+LITTLE = 1e-4  # the same for embeddings, whose numbers have farther to go where nothing is to be whitened
 
 
 class Candidate(NamedTuple):
@@ -122,7 +123,7 @@ def learn_columns(
     def attempt(kernel: str, reach: float) -> None:
         pairs = [_among(_whitened(rows, fold.others, reach), rows, fold, kernel) for fold in folds]
         models, theirs = [model for model, _ in pairs], [fold for _, fold in pairs]
-        loss, moved = _fit(models, theirs)
+        loss, moved = _fit(models, theirs, tempering=embeddings)
         tried.append(Tried(Candidate(kernel, reach, loss), moved, models, theirs))
 
     for reach in REACHES:
@@ -246,28 +247,30 @@ def _learned(model: Model) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _fit(models: Sequence[Model], folds: Sequence[Fold]) -> tuple[float, Tensor]:
-    """The lowest log loss, and by how much the numbers that all models have in common move to get there."""
+def _fit(models: Sequence[Model], folds: Sequence[Fold], *, tempering: bool) -> tuple[float, Tensor]:
+    """The lowest log loss, and by how much the numbers that all models have in common move to get there.
+
+    Args:
+        models: one for each fold.
+        folds: tasks of classes held out.
+        tempering: whether the loss is that under the best temperatures, which are searched along with the numbers.
+    """
     from scipy.optimize import minimize
 
-    others = [_learned(model) for model in models]
-    start = torch.stack([p.detach() for p in others[0]])
-
-    def loss(model: Model, fold: Fold) -> Tensor:
-        sized, noise = _sized(model, fold), seeded(0)
-        _, y, mask = fold.tasks.query
-        log_p = sized.likelihood.log_predictive(sized(fold.tasks, noise), y, noise)  # from the same draws every time
-        return -torch.where(mask, log_p, 0.0).sum() / mask.sum()
+    sizes = sorted({shots for fold in folds for shots in fold.sizes}) if tempering else []
+    log_t = {shots: torch.zeros((), dtype=torch.float64, requires_grad=True) for shots in sizes}
+    searched = [[*_learned(model), *log_t.values()] for model in models]
+    start, doubt = torch.stack([p.detach() for p in searched[0]]), LITTLE if tempering else DOUBT
 
     def whole(values: np.ndarray) -> tuple[float, np.ndarray]:
-        slope, total = 2 * DOUBT * (torch.as_tensor(values) - start), 0.0
-        total += float(DOUBT * (torch.as_tensor(values) - start).square().sum())
-        for model, fold, parameters in zip(models, folds, others, strict=True):
+        moved = torch.as_tensor(values) - start
+        slope, total = 2 * doubt * moved, float(doubt * moved.square().sum())
+        for model, fold, parameters in zip(models, folds, searched, strict=True):
             with torch.no_grad():
                 for p, value in zip(parameters, values.tolist(), strict=True):
                     p.fill_(value)
-            value = loss(model, fold) / len(folds)
-            slope = slope + torch.stack(torch.autograd.grad(value, parameters))
+            value = _log_loss(model, fold, log_t) / len(folds)
+            slope = slope + torch.stack(torch.autograd.grad(value, parameters, materialize_grads=True))
             total += float(value.detach())
         return total, slope.numpy()
 
@@ -277,4 +280,15 @@ def _fit(models: Sequence[Model], folds: Sequence[Fold]) -> tuple[float, Tensor]
     )
     value = whole(best.x)[0]
     moved = torch.as_tensor(best.x) - start
-    return value - DOUBT * float(moved.square().sum()), moved
+    return value - doubt * float(moved.square().sum()), moved[: len(moved) - len(log_t)]
+
+
+def _log_loss(model: Model, fold: Fold, log_t: Mapping[int, Tensor]) -> Tensor:
+    """Of the tasks of a fold, under the temperature of each number of support points, where there are any."""
+    sized, noise = _sized(model, fold), seeded(0)  # the same draws every time
+    _, y, mask = fold.tasks.query
+    q = sized(fold.tasks, noise)
+    if log_t:
+        T = torch.stack([log_t[shots] for shots in fold.sizes]).exp().reshape(-1, 1, 1, 1)
+        return nll(tempered(sized.likelihood.predict(q, noise), T), y, mask).mean()  # type: ignore[operator]
+    return -torch.where(mask, sized.likelihood.log_predictive(q, y, noise), 0.0).sum() / mask.sum()
