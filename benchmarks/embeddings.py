@@ -25,13 +25,12 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
 from metavib import FewShotClassifier
-from metavib.adapt import pretrained
 from metavib.data import Labelled, characters, photographs
 from metavib.data.labelled import select_classes
 from metavib.files import write_json
 from metavib.networks.weights import Network
 from metavib.show.tables import markdown
-from metavib.training import metrics, run_folder, runs
+from metavib.training import bundled, metrics, run_folder, runs
 from metavib.training.embedding import View, features
 
 RESULTS = Path(__file__).parent / "results"
@@ -145,8 +144,8 @@ def datasets() -> dict[str, Callable[[], tuple[str, Labelled, Labelled]]]:
 
 def embedded(network: str, data: Labelled) -> tuple[np.ndarray, np.ndarray]:
     """Features and labels of some pictures of each class, as `metavib embed` makes them."""
-    saved = run_folder.chosen(pretrained.folder_of(network))
-    inner = [m for m in run_folder.selected(pretrained.folder_of(network)).modules() if isinstance(m, Network)][-1]
+    saved = run_folder.chosen(bundled.folder_of(network))
+    inner = [m for m in run_folder.selected(bundled.folder_of(network)).modules() if isinstance(m, Network)][-1]
     kept = torch.cat([(data.labels == c).nonzero().flatten()[:EACH] for c in range(data.classes)])
     phi = features(inner, data.images[kept], saved.config.tasks, View(saved.config.tasks.size))
     return phi.numpy(), data.labels[kept].numpy()

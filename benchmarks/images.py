@@ -9,8 +9,9 @@ a user would type, `metavib train images --root DIR`, with nothing set but the t
   chalk on a board, or a broad felt pen in colour.
 
 Each method is trained for as long; the baselines of pixels, a logistic regression of what ProtoNet's network sees, and
-the model `characters` that comes with the package see no training here. Test classes are never trained on. All numbers
-are of one training.
+the model `characters` that comes with the package see no training here. By default GP-VIB starts from that model where
+it is good for such pictures (`metavib.training.protocols.pictures.started`); it is also trained from random weights, as
+the others are. Test classes are never trained on. All numbers are of one training.
 """
 
 import argparse
@@ -24,7 +25,6 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from metavib.adapt import pretrained
 from metavib.adapt.learner import Learner
 from metavib.adapt.prediction import ClassPrediction
 from metavib.baselines.pixels import logistic_regression
@@ -34,13 +34,14 @@ from metavib.data.ink import inked
 from metavib.show.tables import markdown
 from metavib.tasks.inputs import points
 from metavib.tasks.task import Task
-from metavib.training import recipes, run_folder, runs
+from metavib.training import bundled, recipes, run_folder, runs
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
 from metavib.training.protocols.classification import report
 from metavib.training.protocols.pictures import resolve
 
-METHODS = ("gp-vib", "proto-net", "dkt")
+FRESH = "gp-vib, from random weights"
+METHODS = ("gp-vib", FRESH, "proto-net", "dkt")
 BUNDLED = "the model characters, no training"
 TASKS, QUERIES = 200, 8  # of the bundled model's test, and pictures of each class to predict
 STYLES = (((250, 248, 240), (30, 30, 40)), ((35, 55, 45), (240, 240, 235)), ((255, 255, 255), (200, 60, 40)))
@@ -100,9 +101,10 @@ def measure(name: str, method: str, root: Path, minutes: float) -> list[dict[str
         root: where the pictures are, and where the run goes.
         minutes: for training.
     """
-    recipe = recipes.recipe("images", method)
     said = {"tasks.root": str(root / name), "train.minutes": minutes}
-    config = resolve(override(recipe, said))
+    if method == FRESH:
+        said["model.pretrained"] = ""
+    config = resolve(override(recipes.recipe("images", "gp-vib" if method == FRESH else method), said), said)
     folder = root / f"{name}-{method}"
     record = runs.run(config, folder, quiet=True)
     curve = [line for line in run_folder.read_metrics(folder) if "validation" in line]
@@ -117,7 +119,7 @@ def measure(name: str, method: str, root: Path, minutes: float) -> list[dict[str
     return rows
 
 
-def bundled(name: str, root: Path) -> list[dict[str, Any]]:
+def untrained(name: str, root: Path) -> list[dict[str, Any]]:
     """The model that comes with the package, on tasks of all classes of a folder: nothing is trained."""
     files = class_files(root / name)
     learner = Learner.from_pretrained("characters")
@@ -185,7 +187,7 @@ def figure(path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    record = run_folder.read_record(pretrained.folder_of("characters"))
+    record = run_folder.read_record(bundled.folder_of("characters"))
     assert record is not None
     drawn, axes = plt.subplot_mosaic("abcr\ndefr", figsize=(9, 3.4), width_ratios=(1, 1, 1, 2), layout="constrained")
     with tempfile.TemporaryDirectory() as made:
@@ -264,7 +266,7 @@ def main(arguments: list[str] | None = None) -> None:
         for name, write in () if options.emnist else DATA.items():
             write(Path(made) / name)
             if options.only in f"{name} {BUNDLED}":
-                result["rows"] += bundled(name, Path(made))
+                result["rows"] += untrained(name, Path(made))
             for method in METHODS:
                 if options.only in f"{name} {method}":
                     print(f"{name}: {method} ...", flush=True)

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.images import on_tasks
-from metavib.adapt import pretrained
 from metavib.adapt.learner import Learner
 from metavib.data import Labelled, Splits
 from metavib.data.characters import emnist, omniglot
@@ -38,7 +37,7 @@ from metavib.data.shifts import drawings
 from metavib.files import write_json, write_tensors
 from metavib.model import Model
 from metavib.show.tables import markdown
-from metavib.training import build, checkpoint, metrics, recipes, run_folder, runs
+from metavib.training import build, bundled, checkpoint, metrics, recipes, run_folder, runs
 from metavib.training.config import Config
 from metavib.training.fields import override
 from metavib.training.loop import train
@@ -204,7 +203,7 @@ def fit(found: Mapping[int, Sequence[OnKind]]) -> Temperature:
 
 def store(temperature: Temperature) -> None:
     """Writes a temperature into the folder of the model, and tests it again with it."""
-    folder = pretrained.folder_of("characters")
+    folder = bundled.folder_of("characters")
     saved, record = run_folder.chosen(folder), run_folder.read_record(folder)
     assert record is not None
     header = checkpoint.header(saved.config, saved.step, saved.best, temperature)

@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from metavib.adapt import pretrained
 from metavib.files import read_json, write_atomically
-from metavib.training import recipes
+from metavib.training import bundled, recipes
 from metavib.training.config import Config, read
 from metavib.training.fields import override
 from metavib.training.run_folder import CONFIG, LAST, RECORD, is_run
@@ -225,8 +224,8 @@ def _copy_recorded(missing: Runs, book: Path) -> Runs:
 def _trained(missing: dict[str, Config], out: Path) -> dict[str, Path]:
     """Run folders, of any study or of the package, whose training is that of a missing run, tested otherwise."""
     trainings = {}
-    bundled = [pretrained.folder_of(name) / CONFIG for name in pretrained.names()]
-    for path in [*bundled, *sorted(out.glob(f"*/**/{CONFIG}"))] if missing else []:
+    known = [bundled.folder_of(name) / CONFIG for name in bundled.names()]
+    for path in [*known, *sorted(out.glob(f"*/**/{CONFIG}"))] if missing else []:
         if (path.parent / RECORD).exists() and is_run(path.parent):
             with suppress(ValueError):  # a config that exists no more
                 trainings[path.parent] = read(path)

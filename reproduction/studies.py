@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-from metavib.adapt import pretrained
 from metavib.data.shifts import SHIFTS
-from metavib.training import recipes
+from metavib.training import bundled, recipes
 from metavib.training.config import Config, read
 from metavib.training.fields import override
 from metavib.training.run_folder import CONFIG
@@ -301,8 +300,8 @@ _MINUTES = {
 
 def shift(seeds: int | None) -> Runs:
     """Models of Omniglot's characters on pictures of other kinds, the bundled model among them; then some remedies."""
-    bundled = read(pretrained.folder_of("characters") / CONFIG)
-    runs = [Run(override(bundled, _SHIFTED), "bundled")]
+    characters = read(bundled.folder_of("characters") / CONFIG)
+    runs = [Run(override(characters, _SHIFTED), "bundled")]
     for row in ("gp-vib-cosine", "proto-net", "gp-vib-linear"):
         method, kernel, _ = ROWS[row]
         starts = recipes.LARGE_START | recipes.SITE_RATES if method == "gp-vib" else {}

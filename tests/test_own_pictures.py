@@ -17,7 +17,7 @@ from metavib.tasks.inputs import points
 from metavib.training import loop, metrics, recipes, run_folder
 from metavib.training.config import METHODS
 from metavib.training.fields import override
-from metavib.training.protocols import experiment
+from metavib.training.protocols import experiment, pictures
 from metavib.training.protocols.pictures import look, resolve
 from metavib.training.stopping import Clock, exhausted
 from program import done, refused
@@ -48,6 +48,7 @@ def album(root: Path, make, counts) -> Path:
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(pictures, "TRIED", 4)
     return tmp_path / "pictures"
 
 

@@ -9,11 +9,10 @@ import torch
 from PIL import Image, ImageDraw
 
 from metavib import Learner
-from metavib.adapt import pretrained
 from metavib.adapt.file import run_of
 from metavib.data.embeddings import read_vectors
 from metavib.files import read_tensors
-from metavib.training import run_folder
+from metavib.training import bundled, run_folder
 from program import done, predicted, refused
 
 STYLES = {"ink": ("white", "black"), "chalk": ((30, 60, 50), (235, 235, 230)), "felt": ((250, 240, 200), (190, 40, 40))}
@@ -43,9 +42,9 @@ def folders(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", pretrained.names())
+@pytest.mark.parametrize("name", bundled.names())
 def test_a_model_is_a_whole_run_with_a_card_and_is_small(name):
-    folder, card = pretrained.folder_of(name), pretrained.about(name)
+    folder, card = bundled.folder_of(name), bundled.about(name)
     assert {"what", "trained on", "tested on", "limits", "made by"} <= card.keys() and all(card.values())
     assert sum(file.stat().st_size for file in folder.iterdir()) < LARGEST[name]
     assert run_folder.read_record(folder)["evaluation"]["rows"] and run_folder.is_run(folder)
@@ -54,9 +53,9 @@ def test_a_model_is_a_whole_run_with_a_card_and_is_small(name):
     assert json.loads((folder / run_folder.CONFIG).read_text())["tasks"]["root"] is None
 
 
-@pytest.mark.parametrize("name", pretrained.names())
+@pytest.mark.parametrize("name", bundled.names())
 def test_a_card_says_what_the_record_says(name):
-    card, rows = pretrained.about(name), run_folder.read_record(pretrained.folder_of(name))
+    card, rows = bundled.about(name), run_folder.read_record(bundled.folder_of(name))
     for row in rows["evaluation"]["rows"]:
         tested = row["metrics"]
         assert f"{100 * tested['accuracy']['mean']:.1f} %" in card["tested on"]
@@ -104,21 +103,21 @@ def test_a_name_stands_for_a_run_in_every_command(folders, monkeypatch):
     assert "characters" in done("show", "characters") and "characters" in done("models")
     assert "Omniglot" in done("models", "characters") and json.loads(done("models", "--json"))["characters"]["what"]
     assert "there is no model called 'letters'" in refused("models", "letters")
-    assert "method" in done("config", pretrained.folder_of("characters"))
+    assert "method" in done("config", bundled.folder_of("characters"))
 
 
 def test_a_task_file_names_the_model_and_not_where_it_lies(folders):
     done("adapt", "characters", "--support", folders / "support", "--out", folders / "task.safetensors")
-    assert run_of(folders / "task.safetensors") == pretrained.folder_of("characters")
-    assert str(pretrained.MODELS) not in (folders / "task.safetensors").read_bytes().decode("latin-1")
+    assert run_of(folders / "task.safetensors") == bundled.folder_of("characters")
+    assert str(bundled.MODELS) not in (folders / "task.safetensors").read_bytes().decode("latin-1")
 
 
 def test_a_folder_of_ones_own_comes_before_a_model_of_the_same_name(tmp_path, monkeypatch):
-    shutil.copytree(pretrained.folder_of("characters"), tmp_path / "characters")
+    shutil.copytree(bundled.folder_of("characters"), tmp_path / "characters")
     monkeypatch.chdir(tmp_path)
-    assert pretrained.folder("characters").absolute() == tmp_path / "characters"
-    assert pretrained.name_of(tmp_path / "characters") is None
-    assert pretrained.folder("elsewhere").name == "elsewhere"
+    assert bundled.folder("characters").absolute() == tmp_path / "characters"
+    assert bundled.name_of(tmp_path / "characters") is None
+    assert bundled.folder("elsewhere").name == "elsewhere"
 
 
 def test_probabilities_are_calibrated_by_the_temperature_of_so_many_pictures_and_of_the_picture():

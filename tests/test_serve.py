@@ -24,13 +24,13 @@ from PIL import Image
 
 import serving
 import tiny
-from metavib.adapt import pretrained
 from metavib.adapt.learner import Learner
 from metavib.serve import Client, ServiceError
 from metavib.serve.engine import Engine
 from metavib.serve.server import check_token, resolve
 from metavib.serve.service import Limits, Service
 from metavib.serve.store import Store
+from metavib.training import bundled
 from serving import Serving
 
 ROWS = [{"x": -1.0, "y": 0.5}, {"x": 2.0, "y": -1.5}, {"x": 0.25, "y": 1.0}]
@@ -557,9 +557,9 @@ def test_words_of_the_command_line_are_models(folders, tmp_path) -> None:
 
 
 def test_a_bundled_model_is_served_by_its_name(folders, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pretrained, "MODELS", tmp_path)
+    monkeypatch.setattr(bundled, "MODELS", tmp_path)
     shutil.copytree(folders["sines"], tmp_path / "bundled")
-    (tmp_path / "bundled" / pretrained.ABOUT).write_text("{}")
+    (tmp_path / "bundled" / bundled.ABOUT).write_text("{}")
     for word, name in (("bundled", "bundled"), ("other=bundled", "other")):
         assert [engine.name for engine in resolve(word, pixels=1)] == [name]
     with pytest.raises(FileNotFoundError, match="these come with the package: bundled"):

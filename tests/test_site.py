@@ -18,7 +18,7 @@ from PIL import Image
 from docs.tools import formulas, pages, reference, sessions
 from docs.tools.docstrings import cited, everything, linked
 from metavib import Learner, encoders, kernels, likelihoods, methods, networks
-from metavib.adapt import pretrained
+from metavib.training import bundled
 from serving import until
 
 ROOT = Path(__file__).parents[1]
@@ -197,8 +197,8 @@ def test_every_command_and_option_is_on_its_page() -> None:
 
 def test_every_bundled_model_has_its_card() -> None:
     found = reference.models_page()
-    assert pretrained.names()
-    for name in pretrained.names():
+    assert bundled.names()
+    for name in bundled.names():
         assert f"## {name}" in found
     for part in ("**Trained on**", "licence", "**Tested on**", "ECE", "**Limits**"):
         assert part in found

@@ -147,7 +147,7 @@ def commands_page() -> str:
 
 def models_page() -> str:
     """The cards of the models that come with the package."""
-    from metavib.adapt import pretrained
+    from metavib.training import bundled
 
     lines = [
         "# Models that come with the package",
@@ -156,9 +156,9 @@ def models_page() -> str:
         "(`metavib adapt characters`), and in Python `metavib.Learner.from_pretrained`. The cards are those that",
         "`metavib models` prints.",
     ]
-    for name in pretrained.names():
+    for name in bundled.names():
         lines += ["", f"## {name}", ""]
-        for title, text in pretrained.about(name).items():
+        for title, text in bundled.about(name).items():
             lines += [f"**{title[:1].upper()}{title[1:]}**", f":   {text}", ""]
     return "\n".join(lines) + "\n"
 

@@ -45,11 +45,11 @@ from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from metavib.adapt import pretrained
 from metavib.adapt.points import Batch, Support
 from metavib.adapt.trained import Trained
 from metavib.files import write_tensors
 from metavib.posteriors.memory import Labels, Memory, TaskMemory
+from metavib.training import bundled
 
 FORMAT = "metavib-task-2"
 OLD_FORMAT = "metavib-state-1"
@@ -219,8 +219,8 @@ def run_of(path: Path) -> Path:
         header = file.metadata() or {}
     if header.get("format") not in (FORMAT, OLD_FORMAT, TARGETS_FORMAT) or not header.get("run"):
         raise ValueError(f"{path} does not say which run it was made with; name it with --run.")
-    if header["run"] in pretrained.names():
-        return pretrained.folder_of(header["run"])
+    if header["run"] in bundled.names():
+        return bundled.folder_of(header["run"])
     nearby = Path(os.path.normpath(path.absolute().parent / header.get("run_nearby", header["run"])))
     return nearby if nearby.is_dir() else Path(header["run"])
 
@@ -228,7 +228,7 @@ def run_of(path: Path) -> Path:
 def _whereabouts(path: Path, run: Path | None) -> dict[str, str]:
     if run is None:
         return {"run": "", "run_nearby": ""}
-    if name := pretrained.name_of(run):
+    if name := bundled.name_of(run):
         return {"run": name, "run_nearby": name}
     return {"run": str(run.absolute()), "run_nearby": os.path.relpath(run.absolute(), path.absolute().parent)}
 

@@ -24,7 +24,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from metavib.adapt import believed, pretrained
+from metavib.adapt import believed
 from metavib.adapt.believed import Judged
 from metavib.adapt.file import read
 from metavib.adapt.many import Predictors as Predictors
@@ -36,7 +36,7 @@ from metavib.adapt.trained import SAMPLES, Trained
 from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
-from metavib.training import build, checkpoint, run_folder, targets
+from metavib.training import build, bundled, checkpoint, run_folder, targets
 from metavib.training.metrics import PLAIN, Temperature
 
 
@@ -94,7 +94,7 @@ class Learner:
             precision: float32 or float64; that of training where None (float32 for a training in bf16).
             repeat: which one, where the run is several repeats of a training.
         """
-        folder = _of_target(pretrained.folder(folder), target)
+        folder = _of_target(bundled.folder(folder), target)
         saved = run_folder.chosen(folder)
         with naming(folder):
             return cls.of(saved, device=device, precision=precision, repeat=repeat)
@@ -128,11 +128,11 @@ class Learner:
         """The learner of a model that comes with the package, which needs no training.
 
         Args:
-            name: one of `metavib.adapt.pretrained.names()`; `metavib models` says what each is.
+            name: one of `metavib.training.bundled.names()`; `metavib models` says what each is.
             device: where to use it.
             precision: float32 or float64; float32 where None.
         """
-        return cls.from_run(pretrained.folder_of(name), device=device, precision=precision)
+        return cls.from_run(bundled.folder_of(name), device=device, precision=precision)
 
     @property
     def device(self) -> torch.device:

@@ -97,13 +97,13 @@ def models(
 
     Examples: `metavib models`, `metavib models characters`, `metavib adapt characters --support DIR`
     """
-    from metavib.adapt import pretrained
     from metavib.show import tables
     from metavib.show.console import print_markdown
+    from metavib.training import bundled
 
-    cards = {known: pretrained.about(known) for known in pretrained.names()}
+    cards = {known: bundled.about(known) for known in bundled.names()}
     if name is not None:
-        card = pretrained.about(name)
+        card = bundled.about(name)
         typer.echo(json.dumps(card, indent=2)) if json_ else print_markdown(tables.markdown((name, ""), card.items()))
     elif json_:
         typer.echo(json.dumps(cards, indent=2))

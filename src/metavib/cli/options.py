@@ -112,11 +112,11 @@ LikelihoodName = Annotated[
 
 def run_or_model(run: Path) -> Path:
     """A run folder, or that of the bundled model of this name (`metavib models`)."""
-    from metavib.adapt import pretrained
+    from metavib.training import bundled
 
     if run.is_file():
         raise ValueError(f"{run} is a file, and no run folder; `metavib train` makes one.")
-    return pretrained.folder(run)
+    return bundled.folder(run)
 
 
 Run = Annotated[

@@ -160,11 +160,10 @@ def _own_pictures(tasks: TasksConfig, *, split: bool) -> TasksConfig:
 
 def _network(source: str, weights: Path | None, tasks: TasksConfig) -> tuple["Network", TasksConfig]:
     """The network of a supervised stage, of a meta-trained run or of a function, and the pictures it looks at."""
-    from metavib.adapt import pretrained as bundled
     from metavib.networks.imported import embedding, is_name
     from metavib.networks.weights import Network
+    from metavib.training import bundled, run_folder
     from metavib.training import pretrain as stage
-    from metavib.training import run_folder
 
     place = bundled.folder(source)
     if is_name(source) and not place.exists():

@@ -8,6 +8,7 @@ bit. (With a limit on time the clock decides how many steps there are.)
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +17,16 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from metavib.data import Splits
 from metavib.data.folder import in_pairs, read_classes, split_classes
 from metavib.estimators.training import History
 from metavib.show import tables
 from metavib.training import build, loop, run_folder
 from metavib.training.checkpoint import Checkpoint
-from metavib.training.config import Config
+from metavib.training.config import Config, TasksConfig
 from metavib.training.fields import override
 from metavib.training.protocols.classification import Classification, form
-from metavib.training.protocols.pictures import decided
+from metavib.training.protocols.pictures import decided, started
 from metavib.training.recipes import recipe
 from metavib.training.stopping import Interrupted
 
@@ -134,7 +136,13 @@ def described(classes: Mapping[str, Sequence[Any]], said: Mapping[str, Any], see
     """
     sizes: Any = {"shots": said.get("tasks.shots"), "kernel": said.get("model.kernel")}
     config = override(recipe("images", "gp-vib", **sizes), {**said, "seed": seed})
-    return decided(config, [classes], said)
+    return started(decided(config, [classes], said), partial(_splits, classes), said)
+
+
+def _splits(classes: Mapping[str, Sequence[Any]], tasks: TasksConfig) -> Splits:
+    """The pictures in the form that a network sees, split by class."""
+    data = in_pairs(read_classes(classes, form(tasks), otherwise="Leave them out of X and y."))
+    return split_classes(data, minimum=tasks.held_out or tasks.ways)
 
 
 def train(pictures: np.ndarray, y: np.ndarray, said: Mapping[str, Any], *, seed: int, show: bool) -> Trained:
@@ -152,10 +160,8 @@ def train(pictures: np.ndarray, y: np.ndarray, said: Mapping[str, Any], *, seed:
     """
     classes = {str(label): list(pictures[y == label]) for label in np.unique(y)}
     config = described(classes, said, seed)
-    data = in_pairs(read_classes(classes, form(config.tasks), otherwise="Leave them out of X and y."))
-    splits = split_classes(data, minimum=config.tasks.held_out or config.tasks.ways)
     build.set_torch(config)
-    world = Classification(config, splits)
+    world = Classification(config, _splits(classes, config.tasks))
     with tempfile.TemporaryDirectory(prefix="metavib-") as made:
         folder = Path(made) / "run"
         try:

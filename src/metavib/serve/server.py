@@ -13,13 +13,12 @@ from ipaddress import ip_address
 import torch
 import uvicorn
 
-from metavib.adapt import pretrained
 from metavib.serve.app import application
 from metavib.serve.engine import Engine
 from metavib.serve.guard import LOG, JsonLines
 from metavib.serve.service import Limits, Service
 from metavib.serve.store import Store, StoreError
-from metavib.training import targets
+from metavib.training import bundled, targets
 
 
 def resolve(model: str, *, pixels: int) -> list[Engine]:
@@ -33,10 +32,10 @@ def resolve(model: str, *, pixels: int) -> list[Engine]:
         pixels: of the largest picture it may be sent.
     """
     name, given, folder = model.rpartition("=")
-    path = pretrained.folder(folder)
+    path = bundled.folder(folder)
     if not path.is_dir():
-        bundled = f", and these come with the package: {', '.join(pretrained.names())}" if pretrained.names() else ""
-        raise FileNotFoundError(f"{folder} is no run folder; `metavib train` makes one{bundled}.")
+        known = f", and these come with the package: {', '.join(bundled.names())}" if bundled.names() else ""
+        raise FileNotFoundError(f"{folder} is no run folder; `metavib train` makes one{known}.")
     called = name if given else path.absolute().name
     each = {f"{called}.{target}" if target else called: run for target, run in targets.folders(path).items()}
     return [Engine.from_run(name, run, pixels=pixels) for name, run in each.items()]

@@ -80,7 +80,23 @@ def _beside_obvious(result: dict[str, Any]) -> str:
     episodes = result["rows"][0]["episodes"]
     return markdown(header, rows) + (
         f"\n\n± is the 95% interval over {episodes} test episodes of classes that training never saw. T is the "
-        "temperature of the probabilities, fitted on validation."
+        "temperature of the probabilities, fitted on validation." + _ahead(result)
+    )
+
+
+def _ahead(result: dict[str, Any]) -> str:
+    """Says where something obvious is more accurate, and what to do about it; nothing where nothing is."""
+    found = [
+        f"{name} at {row['shots']} shot{'s' * (row['shots'] > 1)}"
+        for row in result["rows"]
+        for name, other in row.get("obvious", {}).items()
+        if other["accuracy"]["mean"] - other["accuracy"]["episode_ci95"] > row["metrics"]["accuracy"]["mean"]
+    ]
+    if not found:
+        return ""
+    return (
+        f"\n\nMore accurate than this model: {', '.join(found)}. More classes to learn from help most. Without them "
+        "take a bundled model (`metavib models`), or features of a large network (`metavib embed`)."
     )
 
 

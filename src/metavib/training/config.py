@@ -214,7 +214,8 @@ class ModelConfig:
             whitens embeddings and may have an MLP behind; or tuned, a ResNet-12 of `metavib pretrain` that goes on
             learning, its features centred and whitened in the same way.
         pretrained: the run of `metavib pretrain` whose network is tuned, or that network's file; where it is no path,
-            a file below the folder of the datasets.
+            a file below the folder of the datasets. Of pictures of one's own: the bundled model whose weights training
+            starts from, filled in by looking at the pictures; empty for random weights.
         view: side to which pictures are brought at validation and test, where the network is tuned; 0 means
             `tasks.size`.
         mirror: average features over a picture and its mirror image at validation and test, where the network is tuned.

@@ -108,6 +108,8 @@ def train(
             scores.append(best)
             checkpoint.save(folder / BEST, config, 0, best, model, temperature=temperature)
             _log(folder, {"step": 0, "seconds": round(clock.seconds, 3), "validation": at_best})
+            note = _note(at_best, at_best)
+            advance(start, note)
         for n in range(start + 1, start + 1 if over else options.steps + 1):
             set_rates(optimiser, decay(options.schedule, max((n - 1) / options.steps, clock.share)))
             bound = Bound(*take_step())

@@ -264,6 +264,8 @@ _OWN: dict[str, Changes] = {
     "characters": {"train.minutes": 60.0, "train.steps": 18_000},
     "images": {"train.minutes": 10.0, "train.steps": 15_000, "train.patience": 10},
 }
+STARTED: Changes = {"train.lr": 1e-3, "train.scale_lr": 1e-3, "train.site_lr": 1e-3}
+"""Smaller rates where weights start as those of a bundled model (`metavib.training.protocols.pictures.started`)."""
 _CALIBRATED: Changes = {
     "model.width": 32,
     "model.poolings": 3,

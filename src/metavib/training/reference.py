@@ -133,7 +133,12 @@ PLACES = (
     Place(
         "the backbone tuned",
         lambda c: c.model.backbone == "tuned",
-        ("model.pretrained", "model.view", "model.mirror", "train.network_lr"),
+        ("model.view", "model.mirror", "train.network_lr"),
+    ),
+    Place(
+        "the backbone tuned and the experiment images",
+        lambda c: c.model.backbone == "tuned" or c.tasks.name == "images",
+        ("model.pretrained",),
     ),
     Place("the backbone embedded", lambda c: c.model.backbone == "embedded", ("model.dropout",)),
     Place(

@@ -26,7 +26,7 @@ import torch
 
 from metavib.data.table import digest
 from metavib.files import write_json
-from metavib.training import build, loop, run_folder
+from metavib.training import build, bundled, loop, run_folder
 from metavib.training.config import HIERARCHICAL, Config, TasksConfig, from_saved
 from metavib.training.engine import ranks as processes
 from metavib.training.fields import to_dict
@@ -171,7 +171,8 @@ def _network(config: Config) -> dict[str, str]:
         return {}
     from metavib.training.protocols import tuned
 
-    path = tuned.where(config)
+    starts = config.model.backbone != "tuned"
+    path = bundled.folder_of(config.model.pretrained) / run_folder.BEST if starts else tuned.where(config)
     return {"network": digest(path)} if path.exists() else {}
 
 

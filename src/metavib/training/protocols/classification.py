@@ -7,7 +7,7 @@ points. None of these is a spread over trainings: that one is a standard deviati
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from math import ceil
 from typing import Any, final
@@ -36,6 +36,7 @@ from metavib.data.augmentations import (
 )
 from metavib.data.folder import folder_splits
 from metavib.data.glyphs import glyphs
+from metavib.data.labelled import concatenate
 from metavib.data.picture import Form
 from metavib.data.shifts import SHIFTS, SPOILT, shifted
 from metavib.encoders import GPEncoder
@@ -50,7 +51,7 @@ from metavib.tasks.episodes import AlphabetEpisodes, Episodes, fixed
 from metavib.tasks.inputs import points
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task
-from metavib.training import build, metrics
+from metavib.training import build, bundled, metrics
 from metavib.training.config import BOUND, EMBEDDINGS, TRANSFER, TUNED, Config, TasksConfig
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
@@ -106,6 +107,7 @@ class Classification(Experiment):
         side = 28 if _vectors(self.splits.validation) else max(config.tasks.size, 28)
         self.chunk = max(1, CHUNK[torch.device(config.device).type] * 28**2 // side**2)
         self.source = self._training()
+        self.start = bundled.checkpoint_of(config.model.pretrained) if _starts_from_bundled(config) else None
         self._validation: dict[tuple[int, int], list[Task]] = {}
         self._scores: _Scores | None = None
         self._shifted: dict[str, Labelled] = {}
@@ -115,7 +117,12 @@ class Classification(Experiment):
         return self.source.sample(shape, generator).to(self.dtype)
 
     def acquaint(self, model: Model) -> None:
-        """Shows the embeddings of the training classes to a backbone that centres and whitens by them."""
+        """Gives a new model the weights that it starts from, where a config names a model that comes with the package.
+
+        And shows the embeddings of the training classes to a backbone that centres and whitens by them.
+        """
+        if self.start is not None:
+            model.load_state_dict(self.start.part("model"))
         for part in model.modules():
             if isinstance(part, Embedded):
                 part.look(self.splits.train.images, self.splits.train.labels)
@@ -148,7 +155,8 @@ class Classification(Experiment):
         """Accuracy and NLL on the validation episodes, always the same ones.
 
         Where predictions are to be calibrated, the NLL is that under temperatures which are fitted here, one for each
-        number of shots, and drawn towards 1 where there are few classes; minus the NLL is the score.
+        number of shots, and drawn towards 1 where there are few classes, or towards those of the model that training
+        started from; minus the NLL is the score.
         """
         if self._scores is None or self._scores.model is not model:
             self._scores = _Scores(self, model)
@@ -163,13 +171,41 @@ class Classification(Experiment):
         fitted = [metrics.shrunk(T, self.splits.validation.classes) for T in best] if own else best
         parts = zip(p, y, mask, fitted, strict=True)
         nll = torch.cat([metrics.nll(metrics.tempered(p, t), y, mask) for p, y, mask, t in parts]).mean()
-        at = {f"{AT}{shots}": t for shots, t in zip(self._validation_shots, fitted, strict=True)}
+        known = self.known_temperature
+        at = {f"{AT}{shots}": known.at(shots) * t for shots, t in zip(self._validation_shots, fitted, strict=True)}
         return {"accuracy": float(accuracy), "nll": float(nll), **beside, **at, "score": -float(nll)}
 
     def temperature(self, validation: dict[str, float]) -> Temperature:
-        """The temperature at each number of shots that was validated with."""
-        known = sorted((int(name.removeprefix(AT)), t) for name, t in validation.items() if name.startswith(AT))
-        return Temperature(*map(tuple, zip(*known, strict=True))) if known else PLAIN
+        """The temperature at each number of shots that was validated with, of classes in general."""
+        found = {int(name.removeprefix(AT)): t for name, t in validation.items() if name.startswith(AT)}
+        if not found:
+            return PLAIN
+        shots = tuple(sorted(found))
+        return Temperature(shots, tuple(found[k] * self._in_general[k] for k in shots), self.known_temperature.slope)
+
+    @property
+    def known_temperature(self) -> Temperature:
+        """That of the model which training starts from, before validation has said anything."""
+        return PLAIN if self.start is None else self.start.temperature
+
+    @cached_property
+    def _in_general(self) -> dict[int, float]:
+        """How temperatures for classes in general differ from those for the validation classes, by number of shots.
+
+        A few validation classes may happen to be harder than others, or easier. A model that training starts from has
+        seen the training classes as little as them, so that it tells by how much: by the ratio of its temperatures on
+        tasks of all these classes and of the validation classes. Other trainings have nothing to tell it by.
+        """
+        if self.start is None:
+            return dict.fromkeys(self._validation_shots, 1.0)
+        model = build.model(self.config).to(self.config.device)
+        self.acquaint(model)
+        both = concatenate(self.splits.train, self.splits.validation)
+        of_all, of_few = (
+            Classification(self.config, self.splits._replace(validation=part)).validate(model)
+            for part in (both, self.splits.validation)
+        )
+        return {shots: of_all[f"{AT}{shots}"] / of_few[f"{AT}{shots}"] for shots in self._validation_shots}
 
     def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""
@@ -181,12 +217,11 @@ class Classification(Experiment):
                 tested = build.at_test(model, config, inner_steps=inner, ways=ways)
                 sizes: Any = {"seed": _seed(TEST, test.seed), "batch": self._at_once(ways, shots)}
                 episodes = partial(fixed, source, count=test.tasks, **sizes)
+                plain = self.tester(tested)
+                warm: Work = partial(self.probabilities, temperature=temperature)
+                predict = plain if temperature.plain else self.tester(tested, warm)
                 with Bar(f"testing {ways}-way {shots}-shot", test.tasks, show=not quiet) as advance:
-                    p, y, mask = _over(episodes(), self.tester(tested), advance=advance)
-                warmth: Any = temperature.at(shots)
-                if temperature.slope:
-                    warmth = warmth * _over(episodes(), self._factors(tested, temperature))[0]
-                p = p if temperature.plain else metrics.tempered(p, warmth)
+                    p, y, mask = _over(episodes(), predict, advance=advance)
                 row: dict[str, Any] = {
                     "ways": ways,
                     "shots": shots,
@@ -201,17 +236,12 @@ class Classification(Experiment):
                 if shift:
                     row["shift"] = shift
                 if test.temperature:
-                    known = _over(self._validation_tasks(ways, shots), self.tester(tested))
-                    fitted = metrics.fit_temperature(*known)
-                    tempered = report(metrics.tempered(p, fitted / warmth), y, mask)
+                    fitted = metrics.fit_temperature(*_over(self._validation_tasks(ways, shots), self.tester(tested)))
+                    untempered = p if temperature.plain else _over(episodes(), plain)[0]
+                    tempered = report(metrics.tempered(untempered, fitted), y, mask)
                     row |= {"temperature": fitted, "tempered_metrics": tempered}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
-
-    def _factors(self, model: Model, temperature: Temperature) -> Predict:
-        """What the temperature of each query point is multiplied by, in the place of its probabilities."""
-        prior: Any = model.prior
-        return lambda batch: temperature.factor(prior.features_of(points(batch.query.to(self.dtype))))
 
     @torch.no_grad()
     def _unknown(self, model: Model, data: Labelled, shots: int) -> dict[str, float]:
@@ -260,7 +290,7 @@ class Classification(Experiment):
 
     def _of_inputs(self, episodes: list[Task]) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
         """Probabilities, labels and masks from each baseline of the pixels, or of the vectors in their place."""
-        inputs = "features" if _vectors(self.splits.test) else "pixels"
+        inputs = "features" if _vectors(self.splits.test) else "inked pixels" if self.config.tasks.ink else "pixels"
         for name, predict in ((NEIGHBOUR, nearest_neighbour), (LOGISTIC, logistic_regression)):
             yield f"{name} {inputs}", _over(episodes, partial(predict, ways=self.ways))
 
@@ -355,14 +385,27 @@ class Classification(Experiment):
         accuracies = [metrics.accuracy(each, y, mask).mean() for each in (p, *beside)]
         return accuracies[0], metrics.nll(p, y, mask).mean(), *accuracies[1:], p, y, mask
 
-    def probabilities(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor]:
-        """Of the classes at all query points of some episodes, `(episodes, v, ways)`."""
+    def probabilities(
+        self, model: Model, streams: Sequence[Stream], tasks: Task, temperature: Temperature = PLAIN
+    ) -> tuple[Tensor]:
+        """Of the classes at all query points of some episodes, `(episodes, v, ways)`, under a temperature."""
         (noise,) = streams
         assert isinstance(model.likelihood, ClassLikelihood)
+        if temperature.slope:
+            return self.beside_prototypes(model, streams, tasks, temperature)[:1]
         q = model(tasks.to(self.dtype), noise)
-        return (ordered(q, model.likelihood.predict(q, noise)),)
+        return (self._under(temperature, tasks, ordered(q, model.likelihood.predict(q, noise))),)
 
-    def beside_prototypes(self, model: Model, streams: Sequence[Stream], tasks: Task) -> tuple[Tensor, Tensor]:
+    def _under(self, temperature: Temperature, tasks: Task, p: Tensor, phi: Tensor | None = None) -> Tensor:
+        """Probabilities under a temperature, which may depend on the features of the query points."""
+        if temperature.plain:
+            return p
+        T: Any = temperature.at(tasks.support.y.shape[-1] / self.ways)
+        return metrics.tempered(p, T * temperature.factor(phi) if temperature.slope and phi is not None else T)
+
+    def beside_prototypes(
+        self, model: Model, streams: Sequence[Stream], tasks: Task, temperature: Temperature = PLAIN
+    ) -> tuple[Tensor, Tensor]:
         """Probabilities, and those of nearest prototypes of the same features, which go through the network once.
 
         A prototype is the mean of the features of a class, as ProtoNet has it (`metavib.baselines.proto`), of features
@@ -377,7 +420,8 @@ class Classification(Experiment):
         z, at = (prior.kernel.embed(phi) for phi in (support, query))
         prototypes = Prototypes(class_means(z, tasks.support.y, tasks.support.mask, self.ways))
         marginals = q.marginals(noise)
-        return ordered(marginals, likelihood.predict(marginals, noise)), prototypes.values(at).softmax(-1)
+        p = self._under(temperature, tasks, ordered(marginals, likelihood.predict(marginals, noise)), query)
+        return p, prototypes.values(at).softmax(-1)
 
     def _has_prototypes(self, model: Model) -> bool:
         """Whether nearest prototypes of a model's features stand beside it: of pictures to be used, not compared."""
@@ -426,6 +470,8 @@ class _Scores:
             model = build.of_ways(model, config, world.ways)
         step = partial(world._validation_scores, model, self.noise)
         work: Work = world.beside_prototypes if world._has_prototypes(model) else world.probabilities
+        if world.start is not None:
+            work = partial(work, temperature=world.known_temperature)
         self.step: Callable[[], tuple[Tensor, ...]] = partial(step, work)
         # A new head is fitted to a new copy of the model every time, and a network that is tuned makes new vectors of
         # the pictures: not the same memory, so nothing to replay.
@@ -443,6 +489,11 @@ class _Scores:
 def _vectors(data: Labelled) -> bool:
     """Whether there are vectors in place of the pictures."""
     return data.images.ndim == 2
+
+
+def _starts_from_bundled(config: Config) -> bool:
+    """Whether weights start as those of a model that comes with the package; a tuned network has a stage of its own."""
+    return bool(config.model.pretrained) and config.model.backbone != "tuned"
 
 
 def _check_network(config: Config) -> None:

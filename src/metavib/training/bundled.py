@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from metavib.files import read_json
+from metavib.training import run_folder
+from metavib.training.checkpoint import Checkpoint
 
 MODELS = Path(__file__).parents[1] / "models"
 ABOUT = "about.json"  # what a model is, in words: what, data, licence, limits
@@ -19,8 +21,8 @@ def names() -> list[str]:
     """The names of the models that come with the package.
 
     Example:
-        >>> from metavib.adapt import pretrained
-        >>> pretrained.names()
+        >>> from metavib.training import bundled
+        >>> bundled.names()
         ['characters', 'photographs']
     """
     return sorted(path.parent.name for path in MODELS.glob(f"*/{ABOUT}"))
@@ -43,6 +45,11 @@ def folder_of(name: str) -> Path:
     if name not in names():
         raise ValueError(f"there is no model called {name!r} in this package; there is {', '.join(names())}.")
     return MODELS / name
+
+
+def checkpoint_of(name: str) -> Checkpoint:
+    """The weights of the model of a name, its config and the temperature of its probabilities."""
+    return run_folder.chosen(folder_of(name))
 
 
 def name_of(folder: Path) -> str | None:
