@@ -40,7 +40,7 @@ from metavib.training.protocols import experiment
 from metavib.training.protocols.classification import report
 from metavib.training.protocols.pictures import resolve
 
-FRESH = "gp-vib, from random weights"
+FRESH = "GP-VIB from random weights"  # in capitals, so that `--only gp-vib` leaves it out
 METHODS = ("gp-vib", FRESH, "proto-net", "dkt")
 BUNDLED = "the model characters, no training"
 TASKS, QUERIES = 200, 8  # of the bundled model's test, and pictures of each class to predict
