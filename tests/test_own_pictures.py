@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,17 @@ from PIL import Image
 import tiny
 from metavib.adapt.learner import Learner
 from metavib.adapt.preparation import of_run
+from metavib.data.labelled import concatenate
+from metavib.data.shifts import drawings
+from metavib.data.table import digest
 from metavib.random import seeded
+from metavib.show import tables
 from metavib.tasks.inputs import points
-from metavib.training import loop, metrics, recipes, run_folder
+from metavib.training import build, bundled, loop, metrics, recipes, run, run_folder
 from metavib.training.config import METHODS
 from metavib.training.fields import override
 from metavib.training.protocols import experiment, pictures
+from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.pictures import look, resolve
 from metavib.training.stopping import Clock, exhausted
 from program import done, refused
@@ -137,6 +143,20 @@ def test_more_time_may_be_given_to_a_run(root, tmp_path):
     assert run_folder.latest(tmp_path / "run").step > done_before
     with pytest.raises(ValueError, match=r"Only train\.steps and train\.minutes may grow"):
         loop.train(override(config, {"train.lr": 0.1}), tmp_path / "run", resume=True, quiet=True)
+
+
+def test_a_killed_run_goes_on_from_its_last_validation_where_time_is_limited(root, tmp_path):
+    config = override(resolved(album(root, character, [6] * 9)), _SMALL | {"train.minutes": 0.05, "train.patience": 0})
+    seen = []
+
+    def kill(step: int, score: float) -> None:
+        seen.append(step)
+        if len(seen) == 3:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        loop.train(override(config, {"train.save_every": 10**6}), tmp_path / "run", quiet=True, watch=kill)
+    assert run_folder.latest(tmp_path / "run").step in seen[:2]
 
 
 def test_the_clock_counts_what_was_spent_before():
@@ -291,3 +311,75 @@ def test_an_interrupted_run_is_not_packed(tmp_path):
     run_folder.begin(tiny.glyphs(), tmp_path / "begun")
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         run_folder.pack(tmp_path / "begun", tmp_path / "out")
+
+
+# Where training starts
+
+
+def sketch(c: int, i: int) -> Image.Image:
+    """One of a few shapes of strokes, which differ in nothing but their ink."""
+    return Image.fromarray(_SKETCHES[c][i])
+
+
+_DRAWN = drawings(48, classes=9, each=6, seed=5)
+_SKETCHES = _DRAWN.images[:, 0].numpy().reshape(9, 6, 48, 48)
+_BRIEF = {"train.steps": 2, "train.minutes": None, "train.validate_every": 1, "train.validation_tasks": 6}
+_BRIEF |= {"model.samples": 20, "test.tasks": 4, "test.queries": 3, "test.shots": [1]}
+
+
+def test_training_starts_from_the_bundled_model_where_validation_is_for_it(root, tmp_path):
+    drawn = album(root, sketch, [6] * 9)
+    config, known = resolved(drawn), bundled.checkpoint_of("characters")
+    assert (config.model.pretrained, config.tasks.ink, config.tasks.kind) == ("characters", True, "characters")
+    assert replace(config.model, pretrained="") == known.config.model and config.train.lr == recipes.STARTED["train.lr"]
+    assert not resolved(album(tmp_path / "bars", character, [6] * 9)).model.pretrained  # whose places tell them apart
+    assert not resolved(drawn, "proto-net").model.pretrained
+    for said in ({"model.kernel": "cosine"}, {"model.pretrained": ""}, {"tasks.size": 28}):
+        assert not resolved(drawn, said=said).tasks.ink
+
+
+def test_a_run_that_starts_from_the_bundled_model_is_no_worse_than_it_on_validation(root, tmp_path):
+    """Step 0 is that model itself, with a temperature of all classes that it has not seen."""
+    config = override(resolved(album(root, sketch, [6] * 9)), _BRIEF)
+    record = run(config, tmp_path / "run", quiet=True)
+    first, *later = _validations(tmp_path / "run")
+    saved, known = run_folder.chosen(tmp_path / "run"), bundled.checkpoint_of("characters")
+    assert len(later) == 2 and saved.best == max(v["score"] for v in (first, *later))
+    assert record["network"] == digest(bundled.folder_of("characters") / "best.safetensors")
+    assert saved.temperature.slope == known.temperature.slope
+    world, model = experiment(config), build.model(config)
+    world.acquaint(model)
+    for name, tensor in known.part("model").items():
+        torch.testing.assert_close(model.state_dict()[name], tensor.to(model.state_dict()[name].dtype))
+    assert world.validate(model) == first
+    both = world.splits._replace(validation=concatenate(world.splits.train, world.splits.validation))
+    general = Classification(config, both).validate(model)
+    assert world.temperature(first).at(1) == pytest.approx(general["temperature at 1"])
+    assert world.temperature(first).at(1) / first["temperature at 1"] == pytest.approx(world._in_general[1])
+
+
+def test_the_network_runs_once_under_a_temperature_of_each_picture(root, monkeypatch):
+    """And the probabilities are those of the plain ones, to the power of 1/T of each query picture."""
+    config = override(resolved(album(root, sketch, [6] * 9)), _BRIEF)
+    world, model = experiment(config), build.model(config)
+    world.acquaint(model.eval())
+    task, T = world._validation_tasks(world.ways, 1)[0], world.known_temperature
+    with torch.no_grad():
+        plain = world.probabilities(model, [seeded(7)], task)[0]
+        factor = T.factor(model.prior.features_of(points(task.query)))
+        passes, forward = [], type(model.prior.network).forward
+        monkeypatch.setattr(type(model.prior.network), "forward", lambda *given: (passes.append(1), forward(*given))[1])
+        p = world.probabilities(model, [seeded(7)], task, temperature=T)[0]
+    assert len(passes) == 1 and T.slope
+    torch.testing.assert_close(p, metrics.tempered(plain, T.at(1) * factor), atol=1e-5, rtol=1e-4)
+
+
+def test_a_table_says_where_something_simpler_is_more_accurate():
+    share = {"mean": 0.8, "episode_ci95": 0.01, "episodes": 9}
+    row = {"ways": 5, "shots": 1, "episodes": 9, "temperature": 1.0}
+    row["metrics"] = {"accuracy": share, "nll": share, "brier": share, "ece": 0.01}
+    for mean, said in ((0.79, False), (0.805, False), (0.85, True)):  # worse, within the interval, better
+        row["obvious"] = {"logistic regression of pixels": row["metrics"] | {"accuracy": share | {"mean": mean}}}
+        text = tables.evaluation({"experiment": "images", "method": "gp-vib", "rows": [row]})
+        assert ("More accurate than this model: logistic regression of pixels at 1 shot." in text) == said
+        assert ("metavib models" in text) == said

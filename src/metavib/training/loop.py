@@ -93,6 +93,8 @@ def train(
     clock = Clock(options.minutes, spent)
     show, note, at_best = ranks.first and not quiet, "", dict[str, float]()
     over = ranks.any(clock.over or exhausted(scores, options.patience))
+    if show and config.model.pretrained:
+        say(f"weights start as those of {config.model.pretrained}")
     if show and (known := world.obvious()):
         say(f"on the same validation tasks: {_listed(known)}")
     bar = Bar("training", options.steps, start=start, limit=clock.limit, spent=spent, show=show)
@@ -118,7 +120,7 @@ def train(
             over, due = (clock.limit is not None and ranks.any(flag) for flag in (clock.over, clock.due))
             last = over or n == options.steps
             validating = options.validate_every and (n % options.validate_every == 0 or due or last)
-            saving = n % options.save_every == 0 or last or stopping
+            saving = n % options.save_every == 0 or due or last or stopping  # of time little is lost by a kill
             logging = n % options.log_every == 0 or validating or last
             advance(n)
             if logging or saving:
