@@ -299,13 +299,13 @@ def show(run: Run, json_: Json = False) -> None:
 
     found = targets.folders(run)
     if json_:
-        states = {
-            target: (run_folder.latest(folder), run_folder.read_record(folder)) for target, folder in found.items()
-        }
-        shown = {
-            target: {"config": to_dict(s.config), "step": s.step, "evaluation": record and record["evaluation"]}
-            for target, (s, record) in states.items()
-        }
+        shown: dict[str, Any] = {}
+        for target, folder in found.items():
+            shown[target] = None
+            if not target or run_folder.is_run(folder):  # else it has not begun
+                saved, record = run_folder.latest(folder), run_folder.read_record(folder)
+                about = {"config": to_dict(saved.config), "step": saved.step}
+                shown[target] = about | {"evaluation": record and record["evaluation"]}
         typer.echo(to_json(_one_or_each(shown), indent=2))
         return
     print_markdown(
