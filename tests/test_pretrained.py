@@ -145,3 +145,18 @@ def test_a_model_embeds_a_folder_by_its_name(folders, monkeypatch):
     files = [f"support/shape {c}/{i}.png" for c in range(4) for i in range(2)]
     wanted = learner.trained.all_features(learner.preparation.inputs(files))
     torch.testing.assert_close(found.images, wanted.float(), rtol=2e-3, atol=2e-3)  # stored in half precision
+
+
+def test_pictures_of_many_tasks_go_through_the_network_once(monkeypatch):
+    """Those to predict are one pass, whatever asks for their features: the posterior, or their temperature."""
+    learner = Learner.from_pretrained("characters")
+    ids = ["first", "first", "second", "second"]
+    many = learner.adapt_many(([drawing(c, 0, "ink") for c in range(4)], [0, 1, 0, 1]), ids)
+    seen, features = [], type(learner.trained).all_features
+    monkeypatch.setattr(
+        type(learner.trained), "all_features", lambda self, x: (seen.append(len(x)), features(self, x))[1]
+    )
+    found = many.predict([drawing(c, 1, "chalk") for c in (3, 0, 2)], ["second", "first", "second"])
+    assert learner.trained.temperature.slope and seen.count(3) == 1 and sum(seen) <= 3 + 4
+    alone = learner.adapt(([drawing(2, 0, "ink"), drawing(3, 0, "ink")], [0, 1])).predict([drawing(3, 1, "chalk")])
+    torch.testing.assert_close(found.probabilities[0], alone.probabilities[0], atol=1e-5, rtol=1e-4)

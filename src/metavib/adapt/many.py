@@ -283,25 +283,30 @@ class Predictors(Mapping[Hashable, Predictor]):
         trained = self._trained
         points = [(task.what.whole, task.rows) for task in asked if isinstance(task.what, Support)]
         memories = [(task.what, task.rows) for task in asked if isinstance(task.what, TaskMemory)]
+        asked_of: list[tuple[TaskMemory | Batch, list[int]]] = [*memories, *points]
+        order = torch.tensor([i for _, rows in asked_of for i in rows], dtype=torch.long)
         noise: Noise = None
+        phi: Tensor | None = None
         q: list[Marginals]
         if trained.batches:
             noise = trained.base_samples(classes) if isinstance(trained.model.likelihood, Softmax) else None
-            q = [trained.marginals(trained.posterior(memory), inputs[rows], memory.seen) for memory, rows in memories]
+            phi = trained.all_features(inputs[order])  # one pass of the network for all of it
+            *each, rest = phi.split([*(len(rows) for _, rows in memories), sum(len(rows) for _, rows in points)])
+            known = zip(memories, each, strict=True)
+            q = [trained.marginals_at(trained.posterior(memory), part, memory.seen) for (memory, _), part in known]
             if points:
-                places, sizes = [i for _, rows in points for i in rows], [len(rows) for _, rows in points]
-                q.append(side_by_side(trained, [batch for batch, _ in points], classes, inputs[places], sizes))
+                sizes = [len(rows) for _, rows in points]
+                q.append(side_by_side(trained, [batch for batch, _ in points], classes, rest, sizes))
         else:
             encoded = [trained.encoded(batch, classes, inputs[rows]) for batch, rows in points]
             q, noise = [part for part, _ in encoded], encoded[0][1]
-        order = torch.tensor([i for _, rows in (*memories, *points) for i in rows], dtype=torch.long)
-        whole = joined(q, order.argsort().to(inputs.device))
-        asked_of: list[tuple[TaskMemory | Batch, list[int]]] = [*memories, *points]
+        back = order.argsort().to(inputs.device)
         warm = not trained.temperature.plain  # only then it matters how many points a class has
         shots = {i: _shots(what) for what, rows in asked_of for i in rows} if warm else {}
         at = order.sort().values
-        of_each: Any = {"shots": [shots[i] for i in sorted(shots)], "phi": trained.kind_of(inputs[at])}
-        return at, trained.prediction(whole, classes, noise, **of_each)
+        kind = trained.kind_of(inputs[at]) if phi is None else phi[back]
+        of_each: Any = {"shots": [shots[i] for i in sorted(shots)], "phi": kind}
+        return at, trained.prediction(joined(q, back), classes, noise, **of_each)
 
     def _joined(self, found: list[tuple[Tensor, Prediction]], rows: int) -> ClassPrediction:
         """One prediction over the classes of all tasks."""
@@ -344,25 +349,25 @@ def _shots(what: TaskMemory | Batch) -> float:
 
 
 def side_by_side(
-    trained: Trained, supports: Sequence[Batch], classes: Labels, x: Tensor, sizes: Sequence[int]
+    trained: Trained, supports: Sequence[Batch], classes: Labels, phi_v: Tensor, sizes: Sequence[int]
 ) -> Normal | Student:
     """q(f) at inputs of many tasks with the same classes, in a few passes.
 
-    All points go through the network together; then tasks of about as many points are conditioned side by side,
-    the shorter ones padded.
+    All support points go through the network together; then tasks of about as many points are conditioned side by
+    side, the shorter ones padded.
 
     Args:
         trained: the model, which `batches`.
         supports: points of each task.
         classes: of all of them.
-        x: inputs of the first task, then those of the second, and so on.
+        phi_v: features of the inputs of the first task, then of those of the second, and so on.
         sizes: how many inputs each task has.
     """
     encoder, prior = trained.model.encoder, trained.model.prior
     assert isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
     kernel, likelihood = prior.kernel, trained.sized(trained.model.likelihood, classes)
     points = Support(tuple(supports)).whole
-    phi, y, phi_v = trained.all_features(points.x), trained.outputs(points, classes), trained.all_features(x)
+    phi, y = trained.all_features(points.x), trained.outputs(points, classes)
     seen = torch.tensor([trained.seen(support, classes) for support in supports], device=trained.device)
     parts: list[Marginals] = []
     places = []

@@ -275,8 +275,7 @@ class Memorised(Predictor):
 
     def _of(self, phi: Tensor) -> Prediction:
         q = self._trained.marginals_at(self.posterior, phi, self._seen)
-        kind = phi if self._trained.temperature.slope else None
-        return self._trained.prediction(q, self.classes, self._noise, shots=[self.shots], phi=kind)
+        return self._trained.prediction(q, self.classes, self._noise, shots=[self.shots], phi=phi)
 
     def _update(self, points: Batch) -> "Memorised":
         classes = self._trained.more_classes(self.classes, points.labels)

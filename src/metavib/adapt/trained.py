@@ -364,7 +364,7 @@ class Trained:
             noise: base samples.
             shots: points of a class that the task has on average, for each prediction or for all; the temperature
                 depends on it.
-            phi: features of the points that are predicted, where the temperature depends on them (`kind_of`).
+            phi: features of the points that are predicted; needed where the temperature depends on them (`kind_of`).
         """
         likelihood = self.sized(self.decoder, classes)
         if isinstance(likelihood, RealLikelihood):
@@ -379,7 +379,9 @@ class Trained:
         p = ordered(q, p / p.sum(-1, keepdim=True))  # weights of nodes sum to 1 up to rounding
         if not self.temperature.plain:
             warmth = p.new_tensor([self.temperature.at(n) for n in shots or (1.0,)]).unsqueeze(-1)
-            p = tempered(p, warmth if phi is None else warmth * self.temperature.factor(phi.to(p.dtype)))
+            if self.temperature.slope and phi is not None:
+                warmth = warmth * self.temperature.factor(phi.to(p.dtype))
+            p = tempered(p, warmth)
         if isinstance(q, Normal) and not shared and q.var.shape[-1] > 1:
             best = p.argmax(-1)  # the most probable class is that of the largest mean where all share their variance
         return ClassPrediction(p, best, classes)

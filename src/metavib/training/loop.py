@@ -93,7 +93,9 @@ def train(
     clock = Clock(options.minutes, spent)
     show, note, at_best = ranks.first and not quiet, "", dict[str, float]()
     over = ranks.any(clock.over or exhausted(scores, options.patience))
-    if show and config.model.pretrained:
+    if show and over and start < options.steps:
+        say(f"no further step: {'all its time is used' if clock.over else 'validation improves no more'}")
+    if show and config.model.pretrained and not start:
         say(f"weights start as those of {config.model.pretrained}")
     if show and (known := world.obvious()):
         say(f"on the same validation tasks: {_listed(known)}")
