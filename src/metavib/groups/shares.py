@@ -117,8 +117,8 @@ class PriorSites(SiteEncoder):
     r"""Sites of rows of the second of two classes, and of the first, each matched under the prior alone.
 
     The site of a row depends on no other row, and sites of disjoint rows add up. What that costs is known where groups
-    have a level $N(0, v)$ and nothing else: of the log loss of the exact posterior less than 0.0005 after 10 rows and
-    0.006 after 1,000 where v is at most 1, but 0.005 and 0.015 where v = 4, and 0.04 and 0.07 where v = 16.
+    have a level $N(0, v)$ and nothing else: beyond the log loss of the exact posterior, less than 0.0005 after 10 rows
+    and 0.003 after 200 where v is at most 1, but up to 0.006 after 10 where v = 4, and 0.05 where v = 16.
     """
 
     alone: Tensor
