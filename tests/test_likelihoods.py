@@ -222,16 +222,25 @@ def test_a_normal_without_variance_is_a_point(case, generator) -> None:
     ("mean", "var", "furthest"), [(0.3, 0.4, 5.0), (0.3, 0.4, -0.5), (0.0, 2.0, 1.0), (2.0, 0.0, 1.0)]
 )
 def test_log_normal_means_bound_how_far_outputs_are_from_their_edge(side, mean, var, furthest) -> None:
-    """None beyond two deviations counts as further than twice the furthest seen: integration of min(D, bound)."""
+    """None that is rare counts as further than twice the furthest seen: integration of min(D, bound)."""
     p = lk.LogNormal(0.3, edge=(1.5, 0.2, side * 0.7, furthest)).double()
     z = np.linspace(-10, 10, 100_001)
     w = stats.norm.pdf(z) * (z[1] - z[0])
     m, s = 0.2 + 0.7 * side * mean, 0.7 * np.sqrt(var + p.noise().item())
-    y = 1.5 + side * np.exp(np.minimum(m + s * z, max(np.log(2) + furthest, m + 2 * s)))
+    y = 1.5 + side * np.exp(np.minimum(m + s * z, max(np.log(2) + furthest, m + 2 * s - s**2 / 0.5)))
     centre = np.sum(w * y)
     found = p.predict(normal(mean, var))
     assert_close(found[0].item(), centre, rtol=1e-4, atol=1e-4)
     assert_close(found[1].item(), np.sum(w * (y - centre) ** 2), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_log_normal_means_believe_known_rows_far_out_and_no_line_drawn_there(place) -> None:
+    """All outputs seen were below e: e^4 is predicted where it is known to a tenth, and at most 2 e where it is not."""
+    p = lk.LogNormal(1e-3, edge=(0.0, 0.0, 1.0, 1.0), floor=1e-6, lift=place).double()
+    sure, unsure = (p.predict(normal(4.0, var))[0].item() for var in (0.01, 9.0))
+    assert sure == pytest.approx(np.exp(4), rel=0.02)
+    assert np.exp(1) < unsure <= 2 * np.exp(1) * (1 + 1e-9)
 
 
 def test_log_normal_outputs_beyond_their_edge_have_no_density() -> None:

@@ -17,6 +17,7 @@ from metavib.tasks.scaling import Band, Edge, Link
 
 SHARE_NODES = 100  # an error below 1e-6 for standard deviations of a logit up to 10
 BEYOND, RARE = 2.0, 2.0  # how much further from its edge than any seen, and how rare, a log-normal output is in a mean
+BELIEF = 0.5  # by which logarithm beyond that place outputs become e times rarer
 
 
 class Gaussian(RealLikelihood):
@@ -205,9 +206,11 @@ class LogNormal(Warped):
     Here $z = (\log|y - e| - c) / b$ (`metavib.tasks.scaling.Edge`). Means and variances are those of y itself,
     $E[y \mid f] = e \pm e^{c + b f + b^2 \sigma^2 / 2}$, except that in them an output that is both rare (`RARE`
     deviations of z) and `BEYOND` times further from the edge than any that was seen counts as no further: where little
-    is known, the mean of a log-normal distribution is made by its rarest outputs, and grows without end. Real outputs
-    have fewer of these than a logarithm promises, so that what is predicted may be told to lie between median and mean
-    (the buffer `lift`).
+    is known, the mean of a log-normal distribution is made by its rarest outputs, and grows without end. What is rare
+    is said by a Gaussian whose mean is lower by $s^2 / \tau$, as it is if outputs beyond that place are e times rarer
+    with each `BELIEF` $= \tau$ of their logarithm: a group whose rows are known to lie beyond all others (s small) is
+    believed, a line drawn far beyond all rows (s large) is not. Real outputs have fewer rare ones than a logarithm
+    promises, so that what is predicted may be told to lie between median and mean (the buffer `lift`).
 
     Args:
         noise: starting value of the variance of z.
@@ -243,6 +246,8 @@ class LogNormal(Warped):
     def moments_of(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         r"""Of $e \pm \min(D, e^k)$ with $\log D \sim N(m, s^2)$, $m = c + b\mu$, $s^2 = b^2 v$.
 
+        The bound k is `BEYOND` times the furthest distance seen, or $m - s^2 / \tau$ + `RARE` s where that is more.
+
         $$E[\min(D, e^k)^j] = e^{j m + j^2 s^2 / 2}\, \Phi\big(\tfrac{k - m}{s} - j s\big)
         + e^{j k}\, \Phi\big(\tfrac{m - k}{s}\big)$$
         """
@@ -251,7 +256,7 @@ class LogNormal(Warped):
         edge, centre, spread, furthest = units
         m, s2 = centre + spread * mean, spread.square() * var
         s = s2.clamp(min=1e-12).sqrt()
-        k = (furthest + log(BEYOND)).maximum(m + RARE * s)
+        k = (furthest + log(BEYOND)).maximum(m - s2 / BELIEF + RARE * s)
         above = (k - m) / s
         first, second = (
             (j * m + j * j * s2 / 2 + torch.special.log_ndtr(above - j * s)).exp()
@@ -261,7 +266,7 @@ class LogNormal(Warped):
         # Where the bound is out of reach, the variance in a form without cancellation.
         free = (2 * m + s2).exp() * torch.expm1(s2)
         variance = torch.where(above - 2 * s > 6, free, (second - first.square()).clamp(min=0))
-        point = (place * first.log() + (1 - place) * m).exp()
+        point = (place * first.log() + (1 - place) * m.minimum(k)).exp()
         return edge + spread.sign() * point, variance
 
 
