@@ -10,6 +10,7 @@ from metavib.groups import like
 from metavib.groups.features import Sizes
 from metavib.groups.prior import LENGTH, across, empty, started, widened
 from metavib.groups.start import Above, chosen, fitted
+from metavib.tasks import examples, task
 
 
 def towns(rng, groups, between, rows=6):
@@ -61,7 +62,7 @@ def test_it_is_the_kernel_ridge_regression_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     x, r, at = rng.normal(size=(30, 3)), rng.normal(size=30), rng.normal(size=(5, 3))
     ridge = KernelRidge(alpha=2.0, kernel="rbf", gamma=1 / (2 * 3 * LENGTH**2)).fit(x, r)
-    rows = Above(torch.tensor(x), torch.tensor(r), *torch.full((2, 30), 7.0, dtype=torch.float64))
+    rows = Above(torch.tensor(x), torch.tensor(r), *torch.full((3, 30), 7.0, dtype=torch.float64))
     np.testing.assert_allclose(fitted(rows, 2.0, 1.0).at(torch.tensor(at)).numpy(), ridge.predict(at))
     assert torch.equal(across(rows.x, rows.x).diagonal().round(decimals=12), torch.ones(30, dtype=torch.float64))
 
@@ -73,11 +74,40 @@ def test_only_what_other_groups_confirm_is_worth_it(level) -> None:
     def part() -> Above:
         x = rng.normal(size=(60, 2))
         r = np.sin(x[:, 0]) * level + 0.5 * rng.normal(size=60)
-        return Above(torch.tensor(x), torch.tensor(r), *torch.ones(2, 60, dtype=torch.float64))
+        return Above(torch.tensor(x), torch.tensor(r), *torch.ones(2, 60, dtype=torch.float64), torch.tensor(x[:, 1]))
 
-    _, left, factor = chosen([part() for _ in range(4)])
+    _, left, factor, share = chosen([part() for _ in range(4)])
+    assert share == 1  # the shared function is right
     assert left < 0.75 if level else left > 0.97
     assert factor == pytest.approx(0.25, rel=0.3)  # the noise is all that is left
+
+
+def test_a_shared_function_that_errs_between_groups_is_given_up_before_the_first_row() -> None:
+    """Outputs are sin(x) and noise; g is far from it, in another way in each part: only without it is that found."""
+    rng = np.random.default_rng(0)
+
+    def part() -> Above:
+        x, g = rng.normal(size=(60, 1)), 3 * rng.normal() + 2 * rng.normal(size=60)
+        y = np.sin(x[:, 0]) + 0.5 * rng.normal(size=60)
+        return Above(torch.tensor(x), torch.tensor(y - g), *torch.ones(2, 60, dtype=torch.float64), torch.tensor(g))
+
+    best = chosen([part() for _ in range(4)])
+    assert best.share == 0 and best.factor == pytest.approx(0.25, rel=0.3)
+
+
+def test_in_place_of_the_shared_function_it_is_the_regression_of_all_rows() -> None:
+    """The mean without a row is scikit-learn's kernel ridge regression of the outputs, whatever the shared function."""
+    rng = np.random.default_rng(0)
+    x, y, g, at = rng.normal(size=(30, 1)), rng.normal(size=30), rng.normal(size=30), rng.normal(size=(5, 1))
+    ones = torch.ones(2, 30, dtype=torch.float64)
+    start = fitted(Above(torch.tensor(x), torch.tensor(y - g), *ones, torch.tensor(g)), 2.0, 0.5, share=0.0)
+    model = started(empty(Sizes(1, 0, 1, 0, 0, 0), rank=2), *start)
+    model.prior.network.body.w.copy_(torch.tensor([5.0, -7.0]))
+    model = widened(model, 1.0, (9.0, 9.0))
+    none = examples(torch.zeros(0, 1, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
+    asked = examples(torch.tensor(at), torch.zeros(5, dtype=torch.float64))
+    ridge = KernelRidge(alpha=2.0, kernel="rbf", gamma=1 / (2 * LENGTH**2)).fit(x, y)
+    np.testing.assert_allclose(model(task(none, asked)).mean.squeeze(-1).numpy(), ridge.predict(at))
 
 
 def test_a_file_with_a_start_of_other_columns_is_refused() -> None:

@@ -1,5 +1,7 @@
 """Predictions of groups whose variances are known up to a factor: Student-t, against SciPy and against known laws."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,11 @@ from torch.testing import assert_close
 from metavib import FewShotRegressor
 from metavib.groups import like
 from metavib.groups.features import Sizes
+from metavib.groups.learning import draft
 from metavib.groups.outliers import outliers
 from metavib.groups.prior import empty, widened
-from metavib.groups.tails import LOWEST, Residuals, Tails, fitted
+from metavib.groups.report import Held
+from metavib.groups.tails import LOWEST, Residuals, Tails, fitted, tails
 from metavib.kernels import Given, Linear
 from metavib.likelihoods import Gaussian, LogNormal, Poisson
 from metavib.marginals import Normal, Student
@@ -119,7 +123,7 @@ def simulated(rng, groups, of_group, of_row):
 def test_width_and_tails_are_found(of_group, of_row) -> None:
     """Densities of other groups come within 0.02 nats of those under the factors that they were drawn with."""
     rng = np.random.default_rng(0)
-    found = fitted(simulated(rng, 300, of_group, of_row), [13] * 300)
+    found, _ = fitted(simulated(rng, 300, of_group, of_row), [13] * 300)
     truth = Tails(1.0, of_group or 1e9, of_row or 1e9)
     for part in simulated(rng, 2000, of_group, of_row):
         assert part.log_density(found).mean() > part.log_density(truth).mean() - 0.02
@@ -135,9 +139,24 @@ def test_few_groups_leave_the_width_near_what_the_evidence_says() -> None:
 
     def of(groups: int) -> Tails:
         some = [Residuals(*(column[: 8 * groups] for column in part)) for part in parts]
-        return fitted([part._replace(off=1.6 * part.off) for part in some], [13] * groups)
+        return fitted([part._replace(off=1.6 * part.off) for part in some], [13] * groups)[0]
 
     assert 1.0 < of(4).factor < of(200).factor == pytest.approx(2.56, rel=0.2)
+
+
+def test_noise_that_was_taken_for_too_small_is_found() -> None:
+    """A model learned from the first forty groups, and the same with a quarter of its noise, tried on forty others."""
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(80), 12), torch.tensor(rng.uniform(-1.7, 1.7, (960, 1)))
+    level, slope = rng.normal(size=(2, 80))
+    y = torch.tensor(0.7 * level[group] + 0.4 * slope[group] * x[:, 0].numpy() + 0.4 * rng.normal(size=960))
+    model = draft(x[:480], y[:480], group[:480], seed=0).refined.model
+    others = [np.flatnonzero(group == i) for i in range(40, 80)]
+    found = []
+    for noise in (1.0, 0.25):
+        held = Held(widened(deepcopy(model), 1.0, noise=noise), others, [np.zeros(0, dtype=np.int64)] * 40)
+        found.append(tails([held], x, y, torch.ones(960, dtype=torch.float64), 0).noise)
+    assert found[0] <= 1.4 and 2.8 <= found[1] <= 4.0
 
 
 def crises(rng, groups, rows=14):

@@ -163,8 +163,8 @@ class Features(nn.Module):
         self.bends = start(sizes.curved, log(0.1))
         self.surface = start(min(1, sizes.points), log(0.1))
         self.own_constant = start(1, log(0.2))
-        self.own_lines = start(sizes.varying, log(0.05))
-        self.own_bends = start(sizes.own_curved, log(0.05))
+        self.own_lines = start(sizes.varying, log(0.05 / max(1, sizes.varying)))
+        self.own_bends = start(sizes.own_curved, log(0.05 / max(1, sizes.own_curved)))
         self.own_surface = start(min(1, sizes.own_points), log(0.05))
         self.slope = nn.Parameter(torch.tensor([0.3] + [0.02] * sizes.varying, dtype=torch.float64))
 
@@ -180,18 +180,23 @@ class Features(nn.Module):
         shared = [self.lines, self.bends, self.surface]
         return [*shared, self.own_constant, self.own_lines, self.own_bends, self.own_surface]
 
-    def log_prior(self, *, level: float = 1.0, among: int = 1) -> Tensor:
+    def log_prior(self, *, level: float = 1.0, among: int | None = None) -> Tensor:
         r"""$\log p(\theta)$ but for a constant: weak, and wide enough for every table of standardised numbers.
+
+        The lines of a group's own function vary together as much as one line would, however many columns there are, and
+        its curves as one curve. Otherwise a group's own function would be the larger the more columns are told of its
+        rows, and a dozen groups could not say that it is not.
 
         Args:
             level: how many times as much as other parts do a group's levels vary, beforehand.
-            among: columns among which a group's own slopes are divided, so that all together vary as one would.
+            among: columns among which all own slopes are divided, those that go with the level and the joint process
+                too; None: lines among lines and curves among curves alone.
         """
         lines, bends, surface, own_constant, *own = self.variances
         squares = [((v - log(TYPICAL)) / WIDTH).square().sum() for v in (lines, bends, surface)]
         squares += [((own_constant - log(TYPICAL * level)) / WIDTH).square().sum()]
-        squares += [((v - log(TYPICAL / among)) / WIDTH).square().sum() for v in own]
-        squares += [self.slope[0].square() / level + (among * self.slope[1:]).square().sum()]
+        squares += [((v - log(TYPICAL / (among or max(1, len(v))))) / WIDTH).square().sum() for v in own]
+        squares += [self.slope[0].square() / level + ((among or 1) * self.slope[1:]).square().sum()]
         squares += [(self.length - log(1.5)).square().sum()]
         squares += [(ratio / 0.5).square().sum() for ratio in (self.joint_length, self.own_length)]
         return -0.5 * torch.stack(squares).sum()

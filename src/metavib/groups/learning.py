@@ -170,10 +170,10 @@ def validated(draft: Draft, units: Outputs, aside: Aside | None = None) -> Learn
         mine = np.flatnonzero(fold == k)
         held.append(Held(model, [sets[i] for i in mine], [without[i] for i in mine]))
     held = begin(refined.model, held, x, y, weight)
-    factor, of_groups, of_rows = tails(held, x, y, weight, np.random.default_rng(0))
+    factor, of_groups, of_rows, louder = tails(held, x, y, weight, 0)
     models = [*(each.model for each in held), refined.model]
     for model in models:
-        widened(model, factor, (of_groups, of_rows))
+        widened(model, factor, (of_groups, of_rows), noise=louder)
     if isinstance(link, Edge):
         best = lift(held, x, y, weight, units)
         for model in models:

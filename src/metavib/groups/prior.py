@@ -64,6 +64,7 @@ class Hierarchy(Backbone):
 
     anchors: Tensor
     weights: Tensor
+    share: Tensor
 
     def __init__(self, sizes: Sizes, rank: int, anchors: int = 0) -> None:
         super().__init__()
@@ -72,6 +73,7 @@ class Hierarchy(Backbone):
         if anchors:
             self.register_buffer("anchors", torch.zeros(anchors, sizes.columns, dtype=torch.float64))
             self.register_buffer("weights", torch.zeros(anchors, dtype=torch.float64))
+            self.register_buffer("share", torch.ones((), dtype=torch.float64))
         shared, own = self.phi.widths
         self.register_buffer("w", torch.zeros(shared, dtype=torch.float64))
         self.register_buffer("root", torch.zeros(shared + own, rank, dtype=torch.float64))
@@ -79,10 +81,11 @@ class Hierarchy(Backbone):
     def forward(self, inputs: Inputs) -> Tensor:
         """z, d where there is one, and the mean at inputs `(..., p, d)`."""
         phi, psi = self.phi.shared(inputs.x), self.phi.own(inputs.x)
-        parts = [torch.cat([phi, psi], -1) @ self.root]
+        parts, g = [torch.cat([phi, psi], -1) @ self.root], phi @ self.w
         if "anchors" in self._buffers:
-            parts.append((across(inputs.x, self.anchors) @ self.weights).unsqueeze(-1))
-        return torch.cat([*parts, (phi @ self.w).unsqueeze(-1)], -1)
+            d = across(self.phi.columns(inputs.x), self.anchors) @ self.weights - (1 - self.share) * g
+            parts.append(d.unsqueeze(-1))
+        return torch.cat([*parts, g.unsqueeze(-1)], -1)
 
 
 def across(x: Float[Tensor, "*b n d"], anchors: Float[Tensor, "k d"]) -> Float[Tensor, "*b n k"]:
@@ -164,8 +167,10 @@ def like(state: Mapping[str, Tensor]) -> Model:
     anchors = 0
     if f"{BODY}anchors" in state:
         anchors, width = shape(f"{BODY}anchors", 2)
-        if not anchors or width != columns or shape(f"{BODY}weights") != (anchors,) or shape(START, 0):
+        if not anchors or width != columns or shape(f"{BODY}weights") != (anchors,):
             raise ValueError("what is predicted before the first row has no anchors, or is not of the table's columns")
+        for name in (f"{BODY}share", START):
+            shape(name, 0)
     return empty(sizes, shape(f"{BODY}root", 2)[1], link, freedom=freedom, anchors=anchors)
 
 
@@ -221,38 +226,45 @@ def hierarchical(
 
 
 @torch.no_grad()
-def widened(model: Model, factor: float, freedom: tuple[float, float]) -> Model:
+def widened(model: Model, factor: float, freedom: tuple[float, float] | None = None, *, noise: float = 1.0) -> Model:
     """The same model with all variances, of functions and of the noise, larger by a factor: no function changes.
 
     Args:
         model: of a new group.
         factor: by which they are larger.
-        freedom: degrees of freedom with which they are known, in a group and in a row (`metavib.kernels.Given`).
+        freedom: degrees of freedom with which they are known, in a group and in a row (`metavib.kernels.Given`); as
+            they were where None.
+        noise: by which the noise alone is larger still, so that functions follow the rows less closely.
     """
-    backbone, noise = _hierarchy(model), model.likelihood.noise
-    assert isinstance(noise, Positive)
+    backbone, before = _hierarchy(model), model.likelihood.noise
+    assert isinstance(before, Positive)
     backbone.root.mul_(factor**0.5)
-    model.likelihood = likelihood(factor * float(noise()), link_of(model))
+    model.likelihood = likelihood(factor * noise * float(before()), link_of(model))
     kernel = model.prior.kernel
     assert isinstance(kernel, Given)
-    model.prior.kernel = Given(torch.tensor(freedom, dtype=torch.float64), kernel.start)
+    if freedom is not None:
+        model.prior.kernel = Given(torch.tensor(freedom, dtype=torch.float64), kernel.start)
     return model.requires_grad_(False).eval()
 
 
 @torch.no_grad()
-def started(model: Model, anchors: Float[Tensor, "k d"], weights: Float[Tensor, " k"], factor: float) -> Model:
+def started(
+    model: Model, anchors: Float[Tensor, "k d"], weights: Float[Tensor, " k"], factor: float, share: float = 1.0
+) -> Model:
     """The same model with something to add to the mean as long as no row is known.
 
     Args:
         model: of a new group.
-        anchors: U.
+        anchors: U, whose columns are as they enter.
         weights: of the kernel functions at U.
         factor: of the variance of a prediction then.
+        share: of the mean that is kept then.
     """
     old, kernel = _hierarchy(model), model.prior.kernel
     assert isinstance(kernel, Given)
     found = empty(old.phi.sizes, old.root.shape[1], anchors=len(anchors))
-    _hierarchy(found).load_state_dict({**old.state_dict(), "anchors": anchors, "weights": weights})
+    added = {"anchors": anchors, "weights": weights, "share": torch.tensor(share, dtype=torch.float64)}
+    _hierarchy(found).load_state_dict({**old.state_dict(), **added})
     found.prior.kernel = Given(kernel.degrees, torch.tensor(factor, dtype=torch.float64))
     model.prior = found.prior
     return model.requires_grad_(False).eval()
@@ -264,6 +276,11 @@ def lifted(model: Model, lift: float) -> Model:
     assert isinstance(model.likelihood, LogNormal)
     model.likelihood.lift.fill_(lift)
     return model
+
+
+def columns_of(model: Model, x: Float[Tensor, "rows d"]) -> Float[Tensor, "rows d"]:
+    """Rows as they enter a model: the columns themselves, or their logarithms."""
+    return _hierarchy(model).phi.columns(x)
 
 
 def logarithms(model: Model) -> str:

@@ -8,14 +8,23 @@ $$E[y \mid x] = g(x) + d(x), \qquad d(x) = E[h_i(x) \mid \text{a row of group i 
 
 is the better prediction. From the first known row on, the rows themselves say what the level is, and d is left out.
 
-Groups held out say what d is: a kernel ridge regression of what their rows are above the shared function, that of other
-groups, $d(x) = k(x, U) (k(U, U) + \lambda S)^{-1} r$. Here k is a Gaussian kernel over all columns and S makes a group
-of many rows count as one of few. $\lambda$ is that of the smallest errors on other groups still; unless these are
-smaller by more than `WORTH`, d is zero.
+Groups held out say what d is, in one of two ways. *On top of* the shared function (a share a = 1 of it is kept), d is a
+kernel ridge regression of what their rows are above g, that of other groups. *In its place* (a = 0) the regression is
+that of the rows themselves, as neighbours or boosted trees would do it: where groups differ much, few of them say
+little of what holds within groups, g errs far out, and the plain regression of all rows is better as long as nothing
+else is known. So
+
+$$d(x) = k(x, U) (k(U, U) + \lambda S)^{-1} (z - a\, g(U)) - (1 - a)\, g(x)$$
+
+for rows U with outputs z. Here k is a Gaussian kernel over all columns and S makes a group of many rows count as one of
+few. a and $\lambda$ are those of the smallest errors on other groups still; unless these are smaller by more than
+chance makes of it with G groups, $\max(0.05, 0.5/\sqrt G)$, d is zero. The error that is left was the smallest of
+many, and comes from G groups: it is taken as larger by $1 + 2/G$.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -23,39 +32,46 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from metavib.groups.prior import across, started
+from metavib.groups.prior import across, columns_of, started
 from metavib.groups.report import GROUPS, Held
 from metavib.likelihoods import Gaussian, Warped
 from metavib.model import Model
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
 
-ANCHORS = 400  # rows U at most
+ANCHORS = 600  # rows U at most
 EACH = 15  # of a group, at most
-PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)  # lambda
-WORTH = 0.05  # share of the error that d must take away
+PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)  # lambda
+SHARES = (1.0, 0.0)  # a, of the shared function
+WORTH, FEW = 0.05, 0.5  # share of the error that d must take away, with many groups and, over their root, with few
 PARTS = 4
 NARROWEST = 0.02  # factor of the variances, at least
 
 
 class Above(NamedTuple):
-    """Rows of groups held out: inputs, what they are above the shared function, S, and the variance expected."""
+    """Rows of groups held out: inputs, what they are above the shared function g, S, the variance expected, and g."""
 
     x: Float[Tensor, "rows d"]
     r: Float[Tensor, " rows"]
     s: Float[Tensor, " rows"]
     var: Float[Tensor, " rows"]
+    g: Float[Tensor, " rows"]
+
+    def above(self, share: float) -> Float[Tensor, " rows"]:
+        """What the rows are above a share of g."""
+        return self.r + (1 - share) * self.g
 
 
 class Start(NamedTuple):
-    r"""$d(x) = \sum_j w_j k(x, u_j)$, and the factor of the variance of a prediction with it."""
+    r"""$\sum_j w_j k(x, u_j)$ beside a share of g, and the factor of the variance of a prediction with it."""
 
     anchors: Float[Tensor, "k d"]
     weights: Float[Tensor, " k"]
     factor: float
+    share: float
 
     def at(self, x: Float[Tensor, "rows d"]) -> Float[Tensor, " rows"]:
-        """d at some inputs."""
+        """What is added to the share of g at some inputs."""
         return across(x, self.anchors) @ self.weights
 
 
@@ -79,12 +95,13 @@ def begin(model: Model, held: Sequence[Held], x: Tensor, y: Tensor, weight: Tens
     if len(parts) < 2:
         return parts
     rows = [above(part, x, y, weight, ANCHORS // len(parts)) for part in parts]
-    penalty, left, factor = chosen(rows)
-    if left > 1 - WORTH:
+    best, groups = chosen(rows), sum(len(part.groups[:GROUPS]) for part in parts)
+    if best.left > 1 - max(WORTH, FEW / sqrt(groups)):
         return parts
+    best = best._replace(factor=best.factor * (1 + 2 / groups))
     for k, part in enumerate(parts):
-        started(part.model, *fitted(_joined(rows[:k] + rows[k + 1 :]), penalty, factor))
-    started(model, *fitted(_joined(rows), penalty, factor))
+        started(part.model, *fitted(_joined(rows[:k] + rows[k + 1 :]), best.penalty, best.factor, best.share))
+    started(model, *fitted(_joined(rows), best.penalty, best.factor, best.share))
     return parts
 
 
@@ -101,37 +118,39 @@ def above(held: Held, x: Tensor, y: Tensor, weight: Tensor, most: int) -> Above:
     mean, var = prior.kernel.mean(phi), prior.kernel.diagonal(prior.kernel.embed(phi)) + likelihood.noise() / weight[i]
     assert mean is not None
     sizes = torch.as_tensor(np.concatenate([np.full(len(rows), float(len(rows))) for rows in sets]))
-    return Above(x[i], (likelihood.targets(y[i]) - mean).squeeze(-1), sizes / weight[i], var)
+    off = (likelihood.targets(y[i]) - mean).squeeze(-1)
+    return Above(columns_of(held.model, x[i]), off, sizes / weight[i], var, mean.squeeze(-1))
 
 
 class Chosen(NamedTuple):
-    """The best penalty, the share of the error that is `left` with d, and its square over the variances expected."""
+    """The best penalty and share of g, how much of the error is `left`, and its square over the variances expected."""
 
     penalty: float
     left: float
     factor: float
+    share: float
 
 
 def chosen(parts: Sequence[Above]) -> Chosen:
-    """The penalty under which each part is best predicted by d of the others."""
+    """The penalty and the share of g under which each part is best predicted by d of the others."""
 
-    def squares(penalty: float) -> float:
+    def squares(penalty: float, share: float) -> float:
         found = 0.0
         for k, part in enumerate(parts):
-            others = fitted(_joined([*parts[:k], *parts[k + 1 :]]), penalty, 1.0)
-            found += float((part.r - others.at(part.x)).square().sum())
+            others = fitted(_joined([*parts[:k], *parts[k + 1 :]]), penalty, 1.0, share)
+            found += float((part.above(share) - others.at(part.x)).square().sum())
         return found
 
-    found = {penalty: squares(penalty) for penalty in PENALTIES}
+    found = {(penalty, share): squares(penalty, share) for share in SHARES for penalty in PENALTIES}
     best, whole = min(found, key=found.__getitem__), _joined(parts)
     left = (found[best] / max(float(whole.r.square().sum()), 1e-12)) ** 0.5
-    return Chosen(best, left, max(found[best] / float(whole.var.sum()), NARROWEST))
+    return Chosen(best[0], left, max(found[best] / float(whole.var.sum()), NARROWEST), best[1])
 
 
-def fitted(rows: Above, penalty: float, factor: float) -> Start:
-    r"""The kernel ridge regression of some rows: weights $(k(U, U) + \lambda S)^{-1} r$."""
+def fitted(rows: Above, penalty: float, factor: float, share: float = 1.0) -> Start:
+    r"""The kernel ridge regression of some rows: weights $(k(U, U) + \lambda S)^{-1} (z - a\, g(U))$."""
     K = across(rows.x, rows.x) + torch.diag(penalty * rows.s / rows.s.mean())
-    return Start(rows.x, torch.linalg.solve(K, rows.r), factor)
+    return Start(rows.x, torch.linalg.solve(K, rows.above(share)), factor, share)
 
 
 def _joined(parts: Sequence[Above]) -> Above:

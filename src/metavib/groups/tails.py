@@ -17,16 +17,22 @@ Where groups are alike and rows Gaussian, a and $\nu$ become large and this is t
 and $\nu$ those are taken under which groups held out have the highest density after 0, 1, 3, 5 and 10 known rows, times
 a prior around c = 1 and tails of little weight, which is what remains where there are few groups. Rows that are left
 out of learning, since they cannot be right, count among the rows that are predicted: new groups may have such rows too.
+
+With few groups and many columns a group's own function can follow every row that was learned from, and the evidence
+then finds less noise than there is: predictions are too sure the more rows of a group are known. So the noise variance
+may be larger by one more factor than c, the best of `NOISES` by the same density.
 """
 
 from collections.abc import Sequence
-from math import sqrt
+from copy import deepcopy
+from math import inf, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from metavib.groups.prior import widened
 from metavib.groups.report import GROUPS, KNOWN, Held
 from metavib.groups.rows import block
 from metavib.likelihoods import Gaussian, Warped
@@ -40,11 +46,13 @@ LOWEST = 4.2  # of a and nu: the variance of predictions exists, whatever is kno
 SPREAD = 0.2  # deviation of log c in its prior: with few groups the width stays what the evidence says
 USUAL, DECADES = 3.0, 1.5  # mean and deviation of log(a - LOWEST) and log(nu - LOWEST) in theirs
 WIDTHS = (0.5, 4.0)  # of c: rows without noise would make it nothing, and a group's own function with it
+NOISES = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0)  # factors of the noise variance alone
+LOUDER = 1.0  # deviation of the logarithm of such a factor in its prior
 ROWS = 20  # rows of a group that count at most
 
 
 class Tails(NamedTuple):
-    r"""c, by which variances are larger; a and $\nu$, the degrees of freedom of groups and of rows.
+    r"""c, by which variances are larger; a and $\nu$, degrees of freedom of groups and rows; the factor of the noise.
 
     Example:
         >>> Tails().groups == Tails().rows > LOWEST  # before any group is held out
@@ -54,6 +62,7 @@ class Tails(NamedTuple):
     factor: float = 1.0
     groups: float = LOWEST + float(np.exp(USUAL))
     rows: float = LOWEST + float(np.exp(USUAL))
+    noise: float = 1.0
 
 
 class Residuals(NamedTuple):
@@ -73,7 +82,7 @@ class Residuals(NamedTuple):
         """Of each row, as a number on the scale of the function."""
         from scipy.special import gammaln
 
-        c, a, nu = tails
+        c, a, nu, _ = tails
         scale = c * self.var * (a + self.deviation / c) / (a + self.known)
         d = 1 / (1 / (a + self.known) + 1 / nu)
         constant = gammaln((d + 1) / 2) - gammaln(d / 2) - 0.5 * np.log(np.pi * d * scale)
@@ -84,28 +93,37 @@ class Residuals(NamedTuple):
         return float(np.average(self.log_density(tails), weights=self.share))
 
 
-def tails(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, random: np.random.Generator) -> Tails:
-    """What groups held out show of the width and the tails of predictions.
+def tails(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, seed: int) -> Tails:
+    """What groups held out show of the width and the tails of predictions, and of their noise.
 
     Args:
         held: models, and groups that they know nothing of.
         x: rows.
         y: their outputs.
         weight: by which the noise variance of each row is divided.
-        random: decides which rows are known.
+        seed: decides which rows are known.
     """
     if not held:
         return Tails()
-    found = []
-    for known in KNOWN:
-        parts = [residuals(each, x, y, weight, known, random) for each in held]
-        found.append(Residuals(*(np.concatenate(column) for column in zip(*parts, strict=True))))
     sizes = [len(rows) for each in held for rows in each.groups[:GROUPS]]
-    return fitted([part for part in found if len(part.off)], sizes)
+    best, most = Tails(), -inf
+    for noise in NOISES:
+        random = np.random.default_rng(seed)
+        louder = [each._replace(model=widened(deepcopy(each.model), 1.0, noise=noise)) for each in held]
+        found = []
+        for known in KNOWN:
+            parts = [residuals(each, x, y, weight, known, random) for each in louder]
+            found.append(Residuals(*(np.concatenate(column) for column in zip(*parts, strict=True))))
+        way, value = fitted([part for part in found if len(part.off)], sizes)
+        value -= 0.5 * (log(noise) / LOUDER) ** 2
+        if value < most:
+            break
+        best, most = way._replace(noise=noise), value
+    return best
 
 
-def fitted(parts: Sequence[Residuals], sizes: Sequence[int]) -> Tails:
-    """The best c, a and nu for the residuals at each number of known rows, which count alike.
+def fitted(parts: Sequence[Residuals], sizes: Sequence[int]) -> tuple[Tails, float]:
+    """The best c, a and nu for the residuals at each number of known rows, which count alike; and how good they are.
 
     Rows of one group are off together. So a group of n rows counts as sqrt(n) of them.
     """
@@ -121,7 +139,8 @@ def fitted(parts: Sequence[Residuals], sizes: Sequence[int]) -> Tails:
     start = np.array([0.0, USUAL, USUAL])
     simplex = start + np.concatenate([np.zeros((1, 3)), 0.5 * np.eye(3)])
     options = {"initial_simplex": simplex, "maxiter": 150, "xatol": 0.02, "fatol": 0.01}
-    return _tails(minimize(negative, start, method="Nelder-Mead", options=options).x)
+    found = minimize(negative, start, method="Nelder-Mead", options=options)
+    return _tails(found.x), -float(found.fun)
 
 
 def _tails(theta: np.ndarray) -> Tails:
