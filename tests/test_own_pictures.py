@@ -134,11 +134,14 @@ def test_a_limit_on_time_ends_a_training_and_its_schedule(root, tmp_path):
     assert saved.best == best["score"] == -best["nll"]
 
 
-def test_more_time_may_be_given_to_a_run(root, tmp_path):
+def test_more_time_may_be_given_to_a_run(root, tmp_path, capsys):
     config = override(resolved(album(root, character, [6] * 9)), _SMALL | {"train.minutes": 0.01, "train.patience": 0})
     loop.train(config, tmp_path / "run", quiet=True)
     done_before = run_folder.latest(tmp_path / "run").step
-    longer = override(config, {"train.minutes": 0.03})
+    loop.train(override(config, {"train.steps": 10_001}), tmp_path / "run", resume=True)  # which has no time left
+    assert "no further step: all its time is used" in capsys.readouterr().err
+    assert run_folder.latest(tmp_path / "run").step == done_before
+    longer = override(config, {"train.minutes": 0.03, "train.steps": 10_001})
     loop.train(longer, tmp_path / "run", resume=True, quiet=True)
     assert run_folder.latest(tmp_path / "run").step > done_before
     with pytest.raises(ValueError, match=r"Only train\.steps and train\.minutes may grow"):

@@ -101,7 +101,7 @@ def train(
         say(f"on the same validation tasks: {_listed(known)}")
     bar = Bar("training", options.steps, start=start, limit=clock.limit, spent=spent, show=show)
     with bar as advance, Stop() as stop:
-        if alone and compiles(config) and start < options.steps:
+        if alone and compiles(config) and start < options.steps and not over:
             stop.at_once = _stopped(start, options.steps, folder)  # a compiler takes its time
             if show:
                 advance.expect(seconds_as_written(step))
