@@ -264,18 +264,17 @@ def columns(x: Any, *, names: Sequence[str] | None = None, missing: str = "refus
         missing: one of `MISSING`.
     """
     values = np.asarray(x, dtype=np.float64)
+    if values.ndim == 2:
+        check_learnable(values, names=names)
     check_finite(values, names=names, missing=missing)
     if values.ndim > 2:
         axes = (0, *range(2, values.ndim))
         mean, scale = _moments(values, axes)
         shape = (-1, *(1,) * (values.ndim - 2))
         return Columns(torch.as_tensor(mean).reshape(shape), torch.as_tensor(scale).reshape(shape), _none())
-    gaps = np.isnan(values)
-    empty = np.flatnonzero(gaps.all(0))
-    if len(empty) and len(values):
-        raise _without_values(int(empty[0]), names)
+    gaps = np.isnan(values).any(0)
     mean, scale = _moments(values, (0,))
-    return Columns(torch.as_tensor(mean), torch.as_tensor(scale), torch.as_tensor(np.flatnonzero(gaps.any(0))))
+    return Columns(torch.as_tensor(mean), torch.as_tensor(scale), torch.as_tensor(np.flatnonzero(gaps)))
 
 
 def unscaled(width: int) -> Columns:
@@ -319,6 +318,13 @@ def as_they_are() -> Outputs:
     return Outputs(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
 
 
+def check_learnable(x: np.ndarray, *, names: Sequence[str] | None = None) -> None:
+    """Refuses a column of rows to learn from, `x (n, d)`, that is missing in all of them, by its name."""
+    empty = np.flatnonzero(np.isnan(x).all(0))
+    if len(x) and len(empty):
+        raise ValueError(f"{_name(int(empty[0]), names)} has no values at all: leave it out.")
+
+
 def check_finite(
     x: np.ndarray,
     *,
@@ -346,8 +352,6 @@ def check_finite(
     if x.ndim != 2:
         raise ValueError(f"the images have {what} (inf or NaN pixels): remove them.")
     column = int(np.flatnonzero(bad.any(0))[0])
-    if np.isnan(x[:, column]).all():
-        raise _without_values(column, names)
     rows = np.flatnonzero(bad[:, column])
     first = f"row {rows[0] + 1}" if lines is None else f"line {lines[rows[0]]}"
     raise ValueError(
@@ -368,10 +372,6 @@ def _moments(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarr
 
 def _none() -> Tensor:
     return torch.zeros(0, dtype=torch.int64)
-
-
-def _without_values(column: int, names: Sequence[str] | None) -> ValueError:
-    return ValueError(f"{_name(column, names)} has no values at all: leave it out.")
 
 
 def _name(column: int, names: Sequence[str] | None) -> str:

@@ -89,6 +89,7 @@ def resolve(config: Config) -> Config:
     schema = schemas.learn(cells.select(parts[0]), features, categories=table.categories)
     x, y = schema.encode(cells), _values(cells, config)
     with naming(path):
+        scalings.check_learnable(x, names=schema.sources)
         scalings.check_finite(x, names=schema.sources, missing=table.missing, lines=cells.lines)
         x_scaling = scalings.columns(x[parts[0]], names=schema.sources, missing=table.missing)
     y_scaling = scalings.as_they_are()
