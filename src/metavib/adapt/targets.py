@@ -70,19 +70,11 @@ class Learners(Mapping[str, Learner]):
 
     def adapt(self, support: Any, *, weight: Any = None) -> "Adapted":
         """What is known of a task after its support set, which has all targets. Arguments as in `Learner.adapt`."""
-        found = {}
-        for name, learner in self.items():
-            with warnings_of(name):
-                found[name] = learner.adapt(support, weight=weight)
-        return Adapted(self, found)
+        return Adapted(self, _each(self, "adapt", support, weight=weight))
 
     def adapt_many(self, support: Any, tasks: Any = None, *, weight: Any = None) -> "Adapted":
         """What is known of many tasks after the points of all of them. Arguments as in `Learner.adapt_many`."""
-        found = {}
-        for name, learner in self.items():
-            with warnings_of(name):
-                found[name] = learner.adapt_many(support, tasks, weight=weight)
-        return Adapted(self, found)
+        return Adapted(self, _each(self, "adapt_many", support, tasks, weight=weight))
 
     def load(self, path: str | Path) -> "Adapted":
         """What `Adapted.save` wrote, of one task or of many.
@@ -126,11 +118,11 @@ class Adapted(Mapping[str, Predictor | Predictors]):
 
     def update(self, points: Any, *tasks: Any, weight: Any = None) -> "Adapted":
         """The same after these points too, which have all targets; of many tasks, the task of each as well."""
-        return self._each("update", points, *tasks, weight=weight)
+        return Adapted(self._learners, _each(self, "update", points, *tasks, weight=weight))
 
     def forget(self, points: Any, *tasks: Any, weight: Any = None) -> "Adapted":
         """The same as if these points, which must be among those learned, had never been seen."""
-        return self._each("forget", points, *tasks, weight=weight)
+        return Adapted(self._learners, _each(self, "forget", points, *tasks, weight=weight))
 
     def merge(self, other: "Adapted") -> "Adapted":
         """What both know; they may have seen no common points."""
@@ -152,12 +144,14 @@ class Adapted(Mapping[str, Predictor | Predictors]):
                 parts[name] = known.to_bytes(form=form)
         write_each(Path(path), parts, column=column, run=run)
 
-    def _each(self, verb: str, points: Any, *tasks: Any, weight: Any) -> "Adapted":
-        found = {}
-        for name, known in self.items():
-            with warnings_of(name):
-                found[name] = getattr(known, verb)(points, *tasks, weight=weight)
-        return Adapted(self._learners, found)
+
+def _each(those: Mapping[str, Any], verb: str, *given: Any, weight: Any) -> dict[str, Any]:
+    """What a verb makes of each; warnings say of which target they are."""
+    found = {}
+    for name, one in those.items():
+        with warnings_of(name):
+            found[name] = getattr(one, verb)(*given, weight=weight)
+    return found
 
 
 @contextmanager
