@@ -98,13 +98,95 @@ def test_all_that_is_done_with_one_output_is_done_with_several(together, alone, 
     assert together.score(X, BOTH, tasks=TOWN, shots=2) == wanted
 
 
+GAPS = BOTH.mask(np.stack([np.arange(96) % 5 == 1, np.arange(96) % 7 == 2], 1) & (np.arange(96) % 35 != 16)[:, None])
+HAVE = [GAPS.heat.notna().to_numpy(), GAPS.rain.notna().to_numpy()]
+
+
+def shares(y, which=slice(None)):
+    """Of each output: the rows of a part that have it, its values there, and the towns of these rows."""
+    return [(X[which][h[which]], o[which][h[which]], TOWN[which][h[which]]) for o, h in zip(y, HAVE, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def with_gaps():
+    return FewShotRegressor(random_state=0).fit(X, GAPS, tasks=TOWN)
+
+
+def test_rows_that_lack_an_output_serve_those_that_they_have(with_gaps, tmp_path):
+    """The oracle is an estimator of each output, which never saw the other rows."""
+    y = (HEAT, RAIN)
+    alone = [FewShotRegressor(random_state=0).fit(x, its, tasks=of) for x, its, of in shares(y)]
+    assert_same(with_gaps, alone)
+    first, more = slice(0, 5), slice(5, 8)
+    here = [e.adapt(x, its) for e, (x, its, _) in zip(alone, shares(y, first), strict=True)]
+    assert_same(with_gaps.adapt(X[first], GAPS[first]), here)
+    both = with_gaps.adapt(X[first], GAPS[first]).partial_fit(X[more], GAPS[more])
+    assert_same(both, [e.partial_fit(x, its) for e, (x, its, _) in zip(here, shares(y, more), strict=True)])
+    assert_same(
+        both.forget(X[more], GAPS[more]),
+        [e.forget(x, its) for e, (x, its, _) in zip(here, shares(y, more), strict=True)],
+    )
+    many = with_gaps.adapt(X[KNOWN], GAPS[KNOWN], tasks=TOWN[KNOWN])
+    each = [e.adapt(x, its, tasks=of) for e, (x, its, of) in zip(alone, shares(y, KNOWN), strict=True)]
+    assert_same(many, each, tasks=TOWN)
+    scores = [e.score(x, its, tasks=of, shots=2) for e, (x, its, of) in zip(alone, shares(y), strict=True)]
+    assert with_gaps.score(X, GAPS, tasks=TOWN, shots=2) == np.mean(scores)
+    scores = [e.score(x, its) for e, (x, its, _) in zip(alone, shares(y), strict=True)]
+    assert with_gaps.score(X, GAPS) == np.mean(scores)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_with_gaps_come_in_any_form_with_tasks_and_weights(form):
+    weight = np.linspace(0.5, 2, 96)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    make = {"array": np.asarray, "pandas": lambda d: d, "polars": pl.DataFrame, "arrow": pa.Table.from_pandas}[form]
+    both = brief().fit(make(frame), make(GAPS), tasks=TOWN.tolist(), sample_weight=weight)
+    at = frame if form != "array" else X
+    for (_, its, of), one, have in zip(shares((HEAT, RAIN)), both.estimators_.values(), HAVE, strict=True):
+        alone = brief().fit(at[have], its, tasks=of, sample_weight=weight[have])
+        np.testing.assert_array_equal(one.predict(at), alone.predict(at))
+
+
+def test_an_output_that_no_row_has_is_the_prior_after_adapt_and_refused_before(with_gaps, tmp_path):
+    none = GAPS[:3].assign(heat=HEAT[:3], rain=np.nan)
+    for known, tasks in ((with_gaps.adapt(X[:3], none), {}), (with_gaps.adapt(X[:3], none, tasks=TOWN[:3]), {})):
+        if "predictors_" in vars(known.estimators_["heat"]):
+            tasks = {"tasks": TOWN}
+        found = known.predict(X, **tasks)
+        np.testing.assert_allclose(found[:, 1], with_gaps.predict(X)[:, 1], rtol=1e-9)
+        assert not np.allclose(found[:8, 0], with_gaps.predict(X)[:8, 0])
+        known.save(tmp_path / "e.safetensors")
+        np.testing.assert_array_equal(FewShotRegressor.load(tmp_path / "e.safetensors").predict(X, **tasks), found)
+    for call in (FewShotRegressor().fit, with_gaps.score):
+        with pytest.raises(ValueError, match="column 'rain' has no values at all"):
+            call(X[:3], none, tasks=TOWN[:3])
+
+
+def test_what_is_said_of_rows_with_gaps_says_how_they_are_counted(with_gaps):
+    wrong = GAPS[:8].assign(heat=[*HEAT[:7], 1e4], rain=[np.nan, *RAIN[1:8]])
+    with pytest.warns(UserWarning, match="^output 'heat': 1 of 8 rows are left out, the first of them row 8"):
+        with_gaps.adapt(X[:8], wrong)
+    wrong = wrong.assign(heat=[np.nan, *HEAT[1:7], 1e4], rain=RAIN[:8])
+    with pytest.warns(UserWarning, match="^output 'heat', among the rows that have it: 1 of 7 rows are left out"):
+        with_gaps.adapt(X[:8], wrong)
+    at = X[:8].copy()
+    at[3, 1] = np.nan
+    with pytest.raises(ValueError, match="output 'heat', among the rows that have it: .*missing values"):
+        with_gaps.adapt(at, wrong)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        with_gaps.adapt(X[:7], wrong)
+
+
 def test_columns_may_come_in_another_order_and_must_be_those_of_fit(together):
     here = together.adapt(X[:4], BOTH[:4])
     np.testing.assert_array_equal(together.adapt(X[:4], BOTH[["rain", "heat"]][:4]).predict(X), here.predict(X))
     for y, message in (
         (BOTH.rename(columns={"rain": "snow"})[:4], "the columns of fit, 'heat', 'rain'; got 'heat', 'snow'"),
         (HEAT[:4], "the columns of fit, 'heat', 'rain'; got 0"),
-        (BOTH[:4].assign(rain=[1, None, 2, 3]), "row 2, column 'rain': the target is missing"),
+        (
+            BOTH[:4].assign(heat=[1, None, 2, 3], rain=[1, None, 2, 3]),
+            "in all columns of 1 of 4 rows, the first of them row 2",
+        ),
         (BOTH[:4].assign(rain=[1, "much", 2, 3]), "row 2, column 'rain': 'much' is no finite number"),
         (BOTH[:4].assign(rain=[1, np.inf, 2, 3]), "column 'rain' has infinite values in 1 of 4 rows"),
     ):

@@ -119,7 +119,7 @@ def _packed(file: TaskFile, trained: Trained) -> tuple[dict[str, Tensor], dict[s
     supports = [(task.what, task.classes) for task in tasks if isinstance(task.what, Support)]
     memories = [task.what for task in tasks if isinstance(task.what, TaskMemory)]
     sizes = [[len(b.x) for b in t.what.batches] if isinstance(t.what, Support) else None for t in tasks]
-    event = (supports[0][0] if supports else memories[0]).event
+    event = next((task.what.event for task in tasks), ())  # of no task at all there is none
     tensors: dict[str, Tensor] = {}
     if supports:
         tensors["x"] = torch.cat([support.whole.x for support, _ in supports])
@@ -296,7 +296,7 @@ class _Reader:
             self.batches = [None if sizes is None else _sizes(sizes) for sizes in batches]
             common = None if self.old else json.loads(header["all_classes"])
             self.all_classes = None if common is None else _labels(common)
-            if not len(self.ids) == len(self.classes) == len(self.batches) > 0:
+            if not len(self.ids) == len(self.classes) == len(self.batches) or not (self.ids or self.column):
                 raise ValueError("its lists of tasks differ in length, or are empty")
             some = [k for k, sizes in zip(self.classes, self.batches, strict=True) if sizes is None]
             if strange := {k for k in self.classes if trained.common and not set(k) <= set(trained.common)}:

@@ -167,15 +167,15 @@ class Predictors(Mapping[Hashable, Predictor]):
 
     def save(self, path: str | Path, *, form: str = "smaller", run: Path | None = None) -> None:
         """Writes all of it into one task file, atomically; `Learner.load_many` reads it. As `Predictor.save`."""
+        if not self._tasks:
+            raise ValueError("nothing is known of any task: there is nothing to save.")
         write(Path(path), self.file(form=form), self._trained, run=run)
 
     def file(self, *, form: str = "smaller") -> TaskFile:
-        """What `save` writes."""
+        """What `save` writes; it may be of no task yet."""
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
         tasks = list(self._tasks.values())
-        if not tasks:
-            raise ValueError("nothing is known of any task: there is nothing to save.")
         if form != "smaller":
             tasks = [Kept(self[kept.id]._kept(form), kept.classes, kept.id) for kept in tasks]
         return TaskFile(tasks, self.column, self._given)

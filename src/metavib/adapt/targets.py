@@ -7,7 +7,7 @@ shop.save("shop.safetensors")                # learners.load("shop.safetensors")
 """
 
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
@@ -149,15 +149,15 @@ def _each(those: Mapping[str, Any], verb: str, *given: Any, weight: Any) -> dict
     """What a verb makes of each; warnings say of which target they are."""
     found = {}
     for name, one in those.items():
-        with warnings_of(name):
+        with warnings_of(f"output {name!r}"):
             found[name] = getattr(one, verb)(*given, weight=weight)
     return found
 
 
 @contextmanager
-def warnings_of(name: Hashable) -> Iterator[None]:
-    """Has warnings say which output they are about."""
+def warnings_of(what: str) -> Iterator[None]:
+    """Has warnings begin with what they are about, such as one of several outputs."""
     with warnings.catch_warnings(record=True) as heard:
         yield
     for one in heard:
-        warnings.warn(f"output {name!r}: {one.message}", one.category, stacklevel=5)
+        warnings.warn(f"{what}: {one.message}", one.category, stacklevel=5)

@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +18,7 @@ from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.adapt.targets import warnings_of
 from metavib.estimators.base import SEEDS, FewShotEstimator, check_shots
-from metavib.estimators.outputs import Name, are_several, check_likelihood, columns_of
+from metavib.estimators.outputs import Name, are_several, check_likelihood, check_values, columns_of, share_of
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.kernels import Kernel
@@ -62,7 +64,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     shown a row in proportion to its weight.
 
     Outputs may have several columns, an array `(n, p)` or a data frame: each is learned by a regressor of its own
-    (`estimators_`), and every method takes and returns them together.
+    (`estimators_`), and every method takes and returns them together. A row may lack some of its outputs (NaN or None),
+    and serves the others: each output is learned from the rows that have it, as if there were no other rows.
 
     Networks are trained by the predictive form of the bound (`metavib.objective.predictive`; THEORY.md, section 2), log
     E[p(y | f)] in the place of E[log p(y | f)]: with few rows of a task the bound itself takes for noise what is not
@@ -203,12 +206,14 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     def _fit_each(self, X: Any, columns: dict[Name, np.ndarray], tasks: Any, sample_weight: Any) -> Self:
         """Fits a regressor for each of several outputs, once all of them are seen to be in order."""
         check_likelihood(columns, self._new_likelihood())
+        check_values(columns)
         found = {}
         for name, column in columns.items():
             if self.verbose:
                 print(f"output {name!r}:")
-            with warnings_of(name):
-                found[name] = clone(self).fit(X, column, tasks, sample_weight)
+            share = share_of(column, X, tasks=tasks, sample_weight=sample_weight)
+            with warnings_of(share.said_of(name)), share.naming(name):
+                found[name] = clone(self).fit(share.X, share.y, **share.others)
         return self._of_each(found)
 
     def _of_each(self, estimators: dict[Name, "FewShotRegressor"]) -> Self:
@@ -226,13 +231,14 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         """Whether this estimator was fitted to several outputs."""
         return hasattr(self, "estimators_")
 
-    def _each(self, method: str, X: Any, y: Any, **options: Any) -> dict[Name, Any]:
-        """What a method of the regressors of several outputs returns for the column of each."""
+    def _each(self, method: Callable[..., Any], X: Any, y: Any, **of_rows: Any) -> dict[Name, Any]:
+        """What a method makes of the regressor of each output, and the rows that have this output."""
         columns, found = columns_of(y, list(self.estimators_)), {}
         check_likelihood(columns, self._new_likelihood())
         for name, one in self.estimators_.items():
-            with warnings_of(name):
-                found[name] = getattr(one, method)(X, columns[name], **options)
+            share = share_of(columns[name], X, **of_rows)
+            with warnings_of(share.said_of(name)), share.naming(name):
+                found[name] = method(one, share.X, share.y, **share.others)
         return found
 
     def _hierarchical(self, tasks: Any) -> bool:
@@ -265,7 +271,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             sample_weight: how many rows each counts as; one where None.
         """
         if self._several:
-            return copy.copy(self)._of_each(self._each("adapt", X, y, tasks=tasks, sample_weight=sample_weight))
+            return copy.copy(self)._of_each(
+                self._each(type(self).adapt, X, y, tasks=tasks, sample_weight=sample_weight)
+            )
         check_is_fitted(self, "model_")
         X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=False)
         self._warn_of_outliers(y)
@@ -284,7 +292,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             sample_weight: how many rows each counts as; one where None.
         """
         if self._several:
-            return self._of_each(self._each("partial_fit", X, y, sample_weight=sample_weight))
+            return self._of_each(self._each(type(self).partial_fit, X, y, sample_weight=sample_weight))
         if not hasattr(self, "model_"):
             return self.fit(X, y, sample_weight=sample_weight)
         self._check_one_task()
@@ -342,12 +350,12 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     def _forget(self, X: Any, y: Any, tasks: Any, sample_weight: Any) -> Self:
         if not self._several:
             return super()._forget(X, y, tasks, sample_weight)
-        return copy.copy(self)._of_each(self._each("forget", X, y, tasks=tasks, sample_weight=sample_weight))
+        return copy.copy(self)._of_each(self._each(type(self).forget, X, y, tasks=tasks, sample_weight=sample_weight))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, shots: int = 5) -> float:
         """R² of the predictions; with task ids, of few-shot predictions on each of them, all rows pooled.
 
-        Of several outputs, the mean of the R² of each.
+        Of several outputs, the mean of the R² of each, on the rows that have it.
 
         Args:
             X: rows.
@@ -359,7 +367,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
             shots: how many.
         """
         if self._several:
-            each = self._each("score", X, y, sample_weight=sample_weight, tasks=tasks, shots=shots)
+            check_values(columns_of(y, list(self.estimators_)))
+            score = partial(type(self).score, shots=shots)
+            each = self._each(score, X, y, sample_weight=sample_weight, tasks=tasks)
             return float(np.mean(list(each.values())))
         check_shots(shots)
         if tasks is None:
