@@ -479,7 +479,10 @@ def test_rows_of_many_tasks_that_are_taken_as_one_and_tasks_that_are_not_known_a
         pooled = metavib("adapt", run, "--support", csv, "--out", tmp_path / "one")
         unknown = metavib("predict", tmp_path / "many", "--query", others)
     assert pooled.status == unknown.status == 0
-    assert "rows of 14 tasks, which are taken as one: `--task town` adapts to each" in pooled.err
+    assert (
+        "rows of 14 tasks, by their 'town', are taken as one: adapt_many (on the command line --task town)"
+        in pooled.err
+    )
     assert "none of the tasks that 'town' names in" in unknown.err
     csv.unlink()
     assert "is not there: a run on a table is trained and tested on" in refused("evaluate", run)

@@ -104,6 +104,10 @@ def test_learners_are_those_of_each_target(trained, tmp_path):
     first.save(tmp_path / "first.safetensors")
     again = learners.load(tmp_path / "first.safetensors")
     assert again.predict(data[6:])["sold"].mean.equal(first.predict(data[6:])["sold"].mean)
+    for whole in (learners, learners["sold"]):
+        with pytest.warns(UserWarning, match="rows of 2 tasks, by their 'shop', are taken as one") as heard:
+            whole.adapt(data)
+        assert len(heard) == 1 and heard[0].filename == __file__
     wrong = data[:6].assign(sold=[*data.sold[:5], 1e7])
     with pytest.warns(UserWarning, match="output 'sold': 1 of 6 rows are left out, the first of them row 6"):
         assert learners.adapt(wrong)["sold"].n == 5
@@ -173,3 +177,87 @@ def test_figures_and_the_service_have_a_place_for_each_target(trained, tmp_path)
     with serving.serving(engines, f"{tmp_path}/tasks.db") as found:
         made = found.http.post("/v1/tasks", json={"model": "shops.sold", "points": {"rows": data.to_dict("records")}})
         assert made.json()["points"] == 3, made.text
+
+
+def gaps(data):
+    """Every fifth row lacks the number, and every fourth of the others the label."""
+    place = np.arange(len(data))
+    return data.assign(
+        **{
+            TARGETS[0]: data[TARGETS[0]].where(place % 5 != 1),
+            TARGETS[1]: data[TARGETS[1]].where((place % 4 != 2) | (place % 5 == 1)),
+        }
+    )
+
+
+def test_rows_that_lack_a_target_serve_the_others(tmp_path):
+    """The oracle is a run of each target alone, on a file of the rows that have it."""
+    gaps(frame()).to_csv(tmp_path / "shops.csv", index=False)
+    options = ["--task", "shop", "--quiet", "--set", "test.tasks=6"]
+    both = tmp_path / "both"
+    done("train", "table", tmp_path / "shops.csv", "--target", ",".join(TARGETS), *options, "--out", both)
+    new = gaps(frame(1, shops=3))
+    new.to_csv(tmp_path / "new.csv", index=False)
+    adapt = ["--task", "shop", "--out", tmp_path / "t"]
+    said = done("adapt", both, "--support", tmp_path / "new.csv", *adapt)
+    assert f"sold: 3 tasks, {new.sold.notna().sum()} points" in said
+    assert f"late or not: 3 tasks, {new[TARGETS[1]].notna().sum()} points" in said
+    found = rows(tmp_path / "t", "--query", tmp_path / "new.csv")
+    learners = Learners.from_run(both)
+    weight = np.linspace(1, 2, len(new))
+    weighted = learners.adapt_many(new, new.shop.tolist(), weight=weight)
+    for i, (mine, other) in enumerate((TARGETS, TARGETS[::-1])):
+        has = new[new[mine].notna()]
+        data = gaps(frame())
+        data[data[mine].notna()].drop(columns=other).to_csv(tmp_path / "one.csv", index=False)
+        alone = tmp_path / f"alone-{i}"
+        done("train", "table", tmp_path / "one.csv", "--target", mine, *options, "--out", alone)
+        its, own = (read_tensors(run / "last.safetensors")[0] for run in (both / f"target-{i + 1}", alone))
+        assert its.keys() == own.keys() and all(t.equal(its[name]) for name, t in own.items())
+        has.drop(columns=other).to_csv(tmp_path / "one.csv", index=False)
+        done("adapt", alone, "--support", tmp_path / "one.csv", *adapt[:-1], tmp_path / "one")
+        for row, expected in zip(found, rows(tmp_path / "one", "--query", tmp_path / "new.csv"), strict=True):
+            assert {k: row.get(f"{mine} {k}", row.get(k)) for k in expected} == expected
+        one = Learner.from_run(alone).adapt_many(has, has.shop.tolist(), weight=weight[new[mine].notna()])
+        mine, its = weighted[mine].predict(new, new.shop.tolist()), one.predict(new, new.shop.tolist())
+        assert [*mine.rows(0.9)] == [*its.rows(0.9)]
+    # More rows, with gaps, are learned and forgotten again.
+    counts = "; ".join(said.split(": ", 1)[1].strip().split("; "))
+    done("update", tmp_path / "t", "--points", tmp_path / "new.csv")
+    assert counts in done("update", tmp_path / "t", "--points", tmp_path / "new.csv", "--forget")
+
+
+def test_rows_without_any_target_are_refused_and_targets_without_rows_are_the_prior(trained, tmp_path):
+    data = frame(1, shops=2)
+    bare = data.assign(
+        **{TARGETS[0]: data.sold.where(data.index != 3), TARGETS[1]: data[TARGETS[1]].where(data.index != 3)}
+    )
+    bare.to_csv(tmp_path / "bare.csv", index=False)
+    message = "line 5: none of the targets sold, late or not is there (1 of 12 rows have none); leave the row out"
+    table = ["train", "table", tmp_path / "bare.csv", "--task", "shop", "--out", tmp_path / "run"]
+    assert message in refused(*table, "--target", ",".join(TARGETS))
+    assert message in refused("adapt", trained / "both", "--support", tmp_path / "bare.csv", "--task", "shop")
+    learners = Learners.from_run(trained / "both")
+    with pytest.raises(ValueError, match="row 4: none of the targets"):
+        learners.adapt(bare[:6])
+    data.assign(sold=None).to_csv(tmp_path / "none.csv", index=False)
+    assert "column 'sold' has no values at all" in refused(
+        "train", "table", tmp_path / "none.csv", *table[3:], "--target", ",".join(TARGETS)
+    )
+    none = data[:4].assign(sold=np.nan)
+    known = learners.adapt(none)
+    assert known["sold"].n == 0 and known[TARGETS[1]].n == 4
+    assert known.predict(data)["sold"].mean.equal(learners["sold"].adapt(data[:0]).predict(data).mean)
+    many = learners.adapt_many(none, "shop")
+    many.save(tmp_path / "many", run=trained / "both")
+    again = learners.load(tmp_path / "many")
+    assert again.predict(data)["sold"].mean.equal(many.predict(data)["sold"].mean)
+    assert "0 tasks, 0 points" in done("update", tmp_path / "many", "--points", tmp_path / "none.csv", "--task", "shop")
+    with pytest.raises(ValueError, match="nothing to save"):
+        learners.adapt_many(data[:0], "shop").save(tmp_path / "no")
+    wrong = data[:6].assign(sold=[*data.sold[:4], None, 1e7])
+    wrong.to_csv(tmp_path / "wrong.csv", index=False)
+    for rows_, place in ((wrong, "row 5"), (tmp_path / "wrong.csv", "line 7")):
+        said = f"'sold', among the rows that have it: 1 of 5 rows are left out, the first of them {place}"
+        with pytest.warns(UserWarning, match=said):
+            assert learners.adapt(rows_)["sold"].n == 4

@@ -17,6 +17,7 @@ own, drawn from a stream that its label names. So probabilities depend neither o
 other points asked for.
 """
 
+import warnings
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -160,8 +161,15 @@ class Learner:
             weight: how many points each counts as `(n,)`, under GP-VIB and the hierarchical prior; one where None. A
                 point of weight 3 is what the same point three times would be.
 
-        Under a hierarchical prior rows that cannot be right are left out with a warning (`metavib.adapt.believed`).
+        Under a hierarchical prior rows that cannot be right are left out with a warning (`metavib.adapt.believed`), and
+        rows of many tasks, by the column that names them, are taken as one with a warning.
         """
+        if not isinstance(support, Judged):
+            warn_of_tasks(support, self.preparation)
+        return self._adapt(support, classes=classes, weight=weight)
+
+    def _adapt(self, support: Any, *, classes: Sequence[Hashable] | None = None, weight: Any = None) -> Predictor:
+        """`adapt`, once it is known whether the points are of one task."""
         judged = support if isinstance(support, Judged) else self.judge(support, weight=weight)
         if judged is not support:
             believed.tell(judged.wrong, support, self.preparation)
@@ -232,6 +240,22 @@ class Learner:
         if not found.column:
             raise ValueError(f"{path} holds one task: read it with load.")
         return Predictors.of_file(self.trained, found)
+
+
+def warn_of_tasks(support: Any, preparation: Preparation) -> None:
+    """Warns where points of many tasks, by the column of the run that names them, are about to be taken as one."""
+    column = preparation.column
+    try:
+        ids = set(map(str, preparation.ids(support, column))) if column and not isinstance(support, tuple) else set()
+    except (ValueError, OSError):  # without such a column the points are of one task
+        return
+    if len(ids) > 1:
+        warnings.warn(
+            f"rows of {len(ids)} tasks, by their {column!r}, are taken as one: adapt_many (on the command line --task "
+            f"{column}) adapts to each of them.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _of_target(folder: Path, target: str | None) -> Path:

@@ -145,6 +145,11 @@ class Rows(Preparation):
         self.schema = schemas.numbers(features) if schema is None else schema
         self.classes = tuple(classes) or None
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that are read as texts: 007 may be the name of a category, or of a class."""
+        return (*self.schema.texts, *((self.target,) if self.classes else ()))
+
     def inputs(self, data: Any) -> Tensor:
         """Standardised inputs `(v, d)`."""
         return self._inputs(self._table(data), data)
@@ -187,7 +192,8 @@ class Rows(Preparation):
 
     def place(self, data: Any, row: int) -> str:
         """The line of a CSV file, or the number of a row."""
-        lines = read(data, columns=()).lines if _is_path(data) else None
+        table = read(data, columns=()) if _is_path(data) else data
+        lines = table.lines if isinstance(table, Table) else None
         return super().place(data, row) if lines is None else f"line {lines[row]}"
 
     def restore(self, prediction: Prediction) -> Prediction:
@@ -198,7 +204,7 @@ class Rows(Preparation):
         """The columns wanted of a file or a frame; None for an array, which has no names."""
         wanted = (*self.features, *target)
         if _is_path(data):
-            return read(data, columns=wanted, texts=(*self.schema.texts, *(target if self.classes else ())))
+            return read(data, columns=wanted, texts=self.texts)
         if by_name(data) is None:
             return None
         return in_memory(data).only(wanted)
@@ -418,4 +424,5 @@ def _writable(values: Any) -> Any:
 
 def _naming(source: Any) -> Any:
     """Errors about a file name it."""
-    return naming(source) if _is_path(source) else nullcontext()
+    source = source.source if isinstance(source, Table) else source
+    return naming(source) if _is_path(source) and source else nullcontext()

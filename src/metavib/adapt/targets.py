@@ -1,7 +1,7 @@
 """Several targets of the same rows in daily use: a learner for each, with the verbs of one.
 
 learners = Learners.from_run("runs/shops")   # of `metavib train table --target sold --target visits`
-shop = learners.adapt(rows)                  # rows have both targets
+shop = learners.adapt(rows)                  # rows have both targets, or one of them
 shop.predict(where)["sold"].interval(0.95)
 shop.save("shop.safetensors")                # learners.load("shop.safetensors") is the same again
 """
@@ -9,12 +9,18 @@ shop.save("shop.safetensors")                # learners.load("shop.safetensors")
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import compress
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
-from metavib.adapt.file import column_of, read, read_each, to_bytes, write_each
-from metavib.adapt.learner import Learner, Predictor, Predictors
+import numpy as np
+
+from metavib.adapt import file
+from metavib.adapt.file import column_of, read_each, to_bytes, write_each
+from metavib.adapt.learner import Learner, Predictor, Predictors, warn_of_tasks
 from metavib.adapt.prediction import Prediction
+from metavib.adapt.preparation import Rows
+from metavib.data.table import Table, by_name, in_memory, read
 from metavib.training import targets
 
 
@@ -69,12 +75,16 @@ class Learners(Mapping[str, Learner]):
         return len(self._learners)
 
     def adapt(self, support: Any, *, weight: Any = None) -> "Adapted":
-        """What is known of a task after its support set, which has all targets. Arguments as in `Learner.adapt`."""
-        return Adapted(self, _each(self, "adapt", support, weight=weight))
+        """What is known of a task after its support set. Arguments as in `Learner.adapt`.
+
+        A row that lacks some of the targets serves those that it has.
+        """
+        warn_of_tasks(support, next(iter(self.values())).preparation)
+        return Adapted(self, _each(self, self, "_adapt", support, weight=weight))
 
     def adapt_many(self, support: Any, tasks: Any = None, *, weight: Any = None) -> "Adapted":
         """What is known of many tasks after the points of all of them. Arguments as in `Learner.adapt_many`."""
-        return Adapted(self, _each(self, "adapt_many", support, tasks, weight=weight))
+        return Adapted(self, _each(self, self, "adapt_many", support, tasks, weight=weight))
 
     def load(self, path: str | Path) -> "Adapted":
         """What `Adapted.save` wrote, of one task or of many.
@@ -90,7 +100,9 @@ class Learners(Mapping[str, Learner]):
         for name, learner in self.items():
             trained = learner.trained
             found[name] = (
-                Predictors.of_file(trained, read(parts[name], trained)) if many else learner.from_bytes(parts[name])
+                Predictors.of_file(trained, file.read(parts[name], trained))
+                if many
+                else learner.from_bytes(parts[name])
             )
         return Adapted(self, found)
 
@@ -117,12 +129,12 @@ class Adapted(Mapping[str, Predictor | Predictors]):
         return len(self._known)
 
     def update(self, points: Any, *tasks: Any, weight: Any = None) -> "Adapted":
-        """The same after these points too, which have all targets; of many tasks, the task of each as well."""
-        return Adapted(self._learners, _each(self, "update", points, *tasks, weight=weight))
+        """The same after these points too, each with some of the targets; of many tasks, the task of each as well."""
+        return Adapted(self._learners, _each(self._learners, self, "update", points, *tasks, weight=weight))
 
     def forget(self, points: Any, *tasks: Any, weight: Any = None) -> "Adapted":
         """The same as if these points, which must be among those learned, had never been seen."""
-        return Adapted(self._learners, _each(self, "forget", points, *tasks, weight=weight))
+        return Adapted(self._learners, _each(self._learners, self, "forget", points, *tasks, weight=weight))
 
     def merge(self, other: "Adapted") -> "Adapted":
         """What both know; they may have seen no common points."""
@@ -142,16 +154,51 @@ class Adapted(Mapping[str, Predictor | Predictors]):
                 parts[name], column = to_bytes(known.file(form=form), self._learners[name].trained), known.column
             else:
                 parts[name] = known.to_bytes(form=form)
+        if column and not any(known.n for known in self.values()):
+            raise ValueError("nothing is known of any task: there is nothing to save.")
         write_each(Path(path), parts, column=column, run=run)
 
 
-def _each(those: Mapping[str, Any], verb: str, *given: Any, weight: Any) -> dict[str, Any]:
-    """What a verb makes of each; warnings say of which target they are."""
-    found = {}
+def _each(
+    learners: Learners, those: Mapping[str, Any], verb: str, data: Any, *tasks: Any, weight: Any
+) -> dict[str, Any]:
+    """What a verb makes of each and the rows that have its target; warnings say of which target they are."""
+    found, table = {}, _table(learners, data, *tasks)
+    if table is not None:
+        table.check_present(list(learners))
     for name, one in those.items():
-        with warnings_of(f"output {name!r}"):
-            found[name] = getattr(one, verb)(*given, weight=weight)
+        share, said = _Share(data if table is None else table, tasks, weight), f"output {name!r}"
+        if table is not None and not (have := table.present(name)).all():
+            share, said = _Share(table, tasks, weight).select(have), f"{said}, among the rows that have it"
+        with warnings_of(said):
+            found[name] = getattr(one, verb)(share.rows, *share.tasks, weight=share.weight)
     return found
+
+
+class _Share(NamedTuple):
+    """Rows that are learned from, what is said of their tasks, and their weights."""
+
+    rows: Any
+    tasks: tuple[Any, ...]
+    weight: Any
+
+    def select(self, which: np.ndarray) -> "_Share":
+        """Some of the rows, by a mask."""
+        tasks = tuple(t if t is None or isinstance(t, str) else list(compress(t, which)) for t in self.tasks)
+        return _Share(self.rows.select(which), tasks, None if self.weight is None else np.asarray(self.weight)[which])
+
+
+def _table(learners: Learners, data: Any, *tasks: Any) -> Table | None:
+    """All rows of a file or a frame, with cells as training read them; None for data whose columns have no names."""
+    if not isinstance(data, str | Path):
+        return None if by_name(data) is None else in_memory(data)
+    texts: list[str] = []
+    for learner in learners.values():
+        rows = learner.preparation
+        assert isinstance(rows, Rows)
+        texts += [*rows.texts, rows.column, *rows.column.split(",")]
+    texts += [name for column in tasks if isinstance(column, str) for name in (column, *column.split(","))]
+    return read(Path(data), texts=[name.strip() for name in texts])
 
 
 @contextmanager

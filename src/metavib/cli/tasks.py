@@ -56,8 +56,6 @@ def adapt(
     options: Any = {} if classes is None else {"classes": [name.strip() for name in classes.split(",")]}
     if options and isinstance(learner, Learners):
         raise ValueError(f"--classes are those of one target, and {run} has {', '.join(learner)}: leave it out.")
-    if column is None:
-        _warn_of_tasks(next(iter(learner.values())) if isinstance(learner, Learners) else learner, support)
     known = learner.adapt(support, **options) if column is None else learner.adapt_many(support, column, **options)
     known.save(out, run=run, form="memory" if sums else "smaller")
     typer.echo(f"{out}: {_known(known)}")
@@ -142,22 +140,6 @@ def _predicted(known: "Predictor | Predictors", query: Path, ids: "list[Hashable
     assert ids is not None
     rows = known.predict(query, ids).rows(level)
     return [{"support": n} | row for n, row in zip(known.points_of(ids), rows, strict=True)]
-
-
-def _warn_of_tasks(learner: "Learner", support: Path) -> None:
-    """Warns where rows of many tasks are about to be taken as those of one."""
-    preparation = learner.preparation
-    try:
-        ids = set(map(str, preparation.ids(support, preparation.column))) if preparation.column else set()
-    except (ValueError, OSError):  # without such a column the rows are of one task
-        return
-    if len(ids) > 1:
-        warnings.warn(
-            f"{support} has rows of {len(ids)} tasks, which are taken as one: `--task {preparation.column}` adapts to "
-            "each of them.",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 def _named(target: str, rows: list[Row]) -> list[Row]:

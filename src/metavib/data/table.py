@@ -151,6 +151,19 @@ class Table:
             self[name]
         return names
 
+    def present(self, name: str) -> np.ndarray:
+        """Which rows have a value in a column, as a mask."""
+        return np.array([not is_missing(cell) for cell in self[name].tolist()], dtype=bool)
+
+    def check_present(self, targets: Sequence[str]) -> None:
+        """Refuses a row that lacks all of several targets, by its place."""
+        bare = np.flatnonzero(~np.any([self.present(name) for name in targets], axis=0))
+        if len(bare):
+            raise ValueError(
+                f"{self.place(bare[0])}: none of the targets {', '.join(targets)} is there ({len(bare)} of {len(self)} "
+                "rows have none); leave the row out."
+            )
+
     def _complete(self, name: str, role: str, missing: Any) -> None:
         gaps = np.flatnonzero(missing)
         if len(gaps):
@@ -324,10 +337,14 @@ def absent(source: Path | str, name: str, names: Sequence[str]) -> ValueError:
 def in_memory(data: Any) -> Table:
     """The table of a pandas, polars or Arrow frame, a dictionary of columns or of one row, or a list of such rows.
 
+    A table is its own.
+
     Raises:
         ValueError: if its columns are not equally long.
         TypeError: if it has no names, as an array has none.
     """
+    if isinstance(data, Table):
+        return data
     columns = by_name(data)
     if columns is None:
         raise TypeError(f"expected a data frame, a dictionary of columns or a list of rows; got {type(data).__name__}.")

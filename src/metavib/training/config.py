@@ -85,6 +85,8 @@ class TableConfig:
         target: the column with the output of each row: numbers, or labels of classes.
         features: the columns with the inputs; empty means all other columns.
         drop: columns that are no inputs.
+        others: other targets of the same rows, which are no inputs either; a row that has one of these may lack the
+            target, and is then left out.
         categories: input columns that name categories although they look like numbers or dates (codes, years).
         missing: what to do about missing inputs: refuse the file, or mean, which puts the training mean in their place
             and adds a column that says where.
@@ -110,6 +112,7 @@ class TableConfig:
     target: str = ""
     features: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     missing: str = "refuse"
     digest: str = ""

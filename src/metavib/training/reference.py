@@ -120,8 +120,15 @@ PLACES = (
         "the experiment table",
         lambda c: c.tasks.name == TABLE,
         ("tasks.table.csv", "tasks.table.task", "tasks.table.target", "tasks.table.features")
-        + ("tasks.table.drop", "tasks.table.categories", "tasks.table.columns", "tasks.table.classes")
-        + ("tasks.table.missing", "tasks.table.digest", "tasks.table.mean", "tasks.table.scale", "tasks.table.flags")
+        + ("tasks.table.drop", "tasks.table.others", "tasks.table.categories", "tasks.table.columns")
+        + (
+            "tasks.table.classes",
+            "tasks.table.missing",
+            "tasks.table.digest",
+            "tasks.table.mean",
+            "tasks.table.scale",
+            "tasks.table.flags",
+        )
         + ("tasks.table.y_mean", "tasks.table.y_scale", "tasks.table.y_step"),
     ),
     Place("the backbone mlp", lambda c: c.model.backbone == "mlp", ("model.reach", "model.start_variance")),

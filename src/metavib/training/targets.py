@@ -4,7 +4,8 @@ targets.json              the config of each run, by the name of its target
 target-1, target-2, ...   these runs, in the same order: run folders as any other
 
 What one target says of another is not learned: each run is, to the last bit, that of its target alone with the other
-targets dropped from the inputs. Targets may be of different kinds, numbers and classes.
+targets dropped from the inputs. A row that lacks some of the targets serves those that it has. Targets may be of
+different kinds, numbers and classes.
 """
 
 from collections.abc import Mapping
@@ -38,8 +39,7 @@ def resolve(config: Config) -> dict[str, Config]:
         raise ValueError(f"a target is named twice, in {columns.target}: name each once.")
     found = {}
     for target in targets:
-        drop = (*columns.drop, *(other for other in targets if other != target))
-        one = replace(columns, target=target, drop=drop)
+        one = replace(columns, target=target, others=tuple(other for other in targets if other != target))
         found[target] = table.resolve(replace(config, tasks=replace(config.tasks, table=one)))
     return found
 

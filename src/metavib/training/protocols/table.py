@@ -80,7 +80,7 @@ def resolve(config: Config) -> Config:
             f"a run has one target, and {', '.join(several)} are several: metavib.training.targets trains one for each."
         )
     roles = schemas.check_roles(cells, table.features, target=table.target, task=table.task)
-    features = cells.features(table.features, drop=table.drop, beside=roles)
+    features = cells.features(table.features, drop=(*table.drop, *table.others), beside=roles)
     config = _with_likelihood(config, cells)
     classes = config.tasks.table.classes
     ids = np.array(cells.ids(table.task))
@@ -118,7 +118,7 @@ def schema(table: TableConfig) -> Schema:
 
 
 def read_table(table: TableConfig) -> Cells:
-    """The file of a config, with ids and categories as texts."""
+    """The file of a config, with ids and categories as texts; of several targets, the rows that have this one."""
     assert table.csv is not None
     texts = (*table.categories, table.task, *(name.strip() for name in table.task.split(",")))
     if table.columns:
@@ -126,7 +126,13 @@ def read_table(table: TableConfig) -> Cells:
     found = read(table.csv, texts=texts)
     if not len(found):
         raise ValueError(f"{table.csv}: the file has a header and no rows.")
-    return found
+    if not table.others:
+        return found
+    found.check_present((table.target, *table.others))
+    some = found.present(table.target)
+    if not some.any():
+        raise ValueError(f"{table.csv}: column {table.target!r} has no values at all: leave it out.")
+    return found.select(some)
 
 
 def _with_likelihood(config: Config, cells: Cells) -> Config:
