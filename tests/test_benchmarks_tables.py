@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binom
 
+import benchmarks.tables.__main__ as command
 from benchmarks.tables import classification, data, protocol, regression, report, run
 
 
@@ -22,6 +23,24 @@ def made(kind: str = "real", *, groups: int = 12, rows: int = 14, seed: int = 0)
     if kind == "classes":
         return data.Table("made", kind, x, np.where(real > 0, "yes", "no"), group)
     return data.Table("made", kind, x.assign(t=offset * 5 + x["t"]), group, np.zeros(len(group), dtype=int))
+
+
+def test_no_table_is_both_chosen_on_and_measured() -> None:
+    """The three lists have no data set in common, whatever a table is called."""
+    of = [{(s.package, s.item) for s in part.values()} for part in (data.BENCHMARK, data.DEVELOPMENT, data.RESERVE)]
+    assert not of[0] & of[1] and not of[0] & of[2] and not of[1] & of[2]
+    assert len(data.EVERY) == len(data.BENCHMARK) + len(data.DEVELOPMENT) + len(data.RESERVE)
+
+
+@pytest.mark.parametrize(("option", "expected"), [("--development", data.DEVELOPMENT), ("--reserve", data.RESERVE)])
+def test_each_list_is_an_option(option, expected, tmp_path, monkeypatch, capsys) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(command, "measure", lambda names, *_, **__: asked.extend(names) or [])
+    command.main([option, "--splits", "1", "--cache", str(tmp_path)])
+    assert asked == list(expected)
+    with pytest.raises(SystemExit):
+        command.main(["--tables", "no such table"])
+    assert "there is no table no such table; there are sleepstudy" in capsys.readouterr().err
 
 
 def test_no_group_is_both_learned_from_and_tried_on_and_known_rows_are_nested() -> None:
@@ -147,7 +166,7 @@ def test_peers_give_probabilities(name) -> None:
 def test_what_has_not_changed_is_not_run_again(tmp_path, monkeypatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(data, "load", lambda name: made())
-    monkeypatch.setitem(data.DEVELOPMENT, "made", data.Source("", "", "", ""))
+    monkeypatch.setitem(data.EVERY, "made", data.Source("", "", "", ""))
     monkeypatch.setattr(run, "methods", lambda kind: {"group mean": regression.GroupMean})
     first = run.measure(["made"], tmp_path, tell=told.append)
     assert len(told) == len(first) == protocol.SPLITS

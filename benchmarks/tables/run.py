@@ -51,7 +51,7 @@ def measure(
     """
     found = []
     for name in names:
-        kind = {**data.DEVELOPMENT, **data.RESERVE}[name].kind
+        kind = data.EVERY[name].kind
         table: data.Table | None = None
         for seed in range(splits):
             for method, make in methods(kind).items():
