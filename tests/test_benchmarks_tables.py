@@ -123,6 +123,38 @@ def test_chance_makes_a_calibration_error_of_right_probabilities() -> None:
     assert found["ece_chance_95"] == pytest.approx(0.11, abs=0.02)  # |Z| < 1.96 of sqrt(0.8 * 0.2 / 50)
 
 
+def test_chance_is_larger_where_labels_of_a_group_go_together() -> None:
+    """Right probabilities: the mean over random signs of groups is the mean of the calibration error itself."""
+    random = np.random.default_rng(0)
+    measured, alone, together = [], [], []
+    for _ in range(60):
+        level = random.normal(size=30)
+        yes = random.random((30, 10)) < 1 / (1 + np.exp(-2 * (level[:, None] + 0.8)))
+        p = np.mean(1 / (1 + np.exp(-2 * (random.normal(size=100_000) + 0.8))))
+        trials = [protocol.Trial(pd.DataFrame(), np.array([]), pd.DataFrame(), np.where(y, "yes", "no")) for y in yes]
+        found = protocol.score_classes(trials, [(np.array(["no", "yes"]), np.tile([1 - p, p], (10, 1)))] * 30)
+        measured.append(found["ece"])
+        alone.append(found["ece_chance"])
+        together.append(found["ece_groups"])
+        assert found["ece_groups_95"] > found["ece_groups"]
+    assert np.mean(together) == pytest.approx(np.mean(measured), rel=0.15)
+    assert np.mean(alone) < 0.6 * np.mean(measured)
+
+
+def test_what_defaults_are_chosen_on_is_not_what_they_are_measured_on() -> None:
+    """No table of one list is in another, under whatever name."""
+    places = [{(s.package, s.item) for s in each.values()} for each in (data.BENCHMARK, data.DEVELOPMENT, data.RESERVE)]
+    assert not places[0] & places[1] and not places[0] & places[2] and not places[1] & places[2]
+    assert {s.kind for s in data.DEVELOPMENT.values()} == {"real", "classes", "new"}
+
+
+def test_some_groups_of_a_large_table() -> None:
+    frame = pd.DataFrame({"g": np.repeat(list("abcdef"), 9), "t": np.arange(54)})
+    some = data._some_groups(4, "g", rows=5)(frame)
+    assert some.groupby("g")["t"].nunique().tolist() == [5] * 4
+    assert (frame.set_index("t")["g"].loc[some["t"]].to_numpy() == some["g"].to_numpy()).all()
+
+
 def test_columns_become_numbers() -> None:
     x = pd.DataFrame({"n": [1.0, 3.0, np.nan], "t": ["a", "b", "c"]})
     columns = protocol.Columns(x)

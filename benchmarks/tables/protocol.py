@@ -143,11 +143,14 @@ def score_classes(
 ) -> dict[str, float]:
     """Error, log loss, and expected calibration error (of the largest probability, bins of equal width).
 
-    Beside the calibration error stands what chance alone makes of it: its mean and its 95 % quantile under labels drawn
-    from the predicted probabilities themselves, which are then right by construction. With a few hundred rows that is
-    several per cent. (Labels are drawn one by one; those of one group go together, which makes chance larger still.)
+    Beside the calibration error stands what chance alone makes of it, twice, its mean and its 95 % quantile. First,
+    under labels drawn one by one from the predicted probabilities themselves, which are then right by construction.
+    With a few hundred rows that is several per cent. But labels of one group go together: who has said yes where it
+    was not expected says it again, and a cell of fifty groups says little, however many rows it has. So, second, under
+    random signs of groups: where probabilities are right, the sum over a group of what hits are beyond their
+    probabilities is as likely to be positive as negative, and keeps its size.
     """
-    right, largest, losses = [], [], []
+    right, largest, losses, sizes = [], [], [], []
     for trial, (labels, p) in zip(trials, predictions, strict=True):
         column = {label: i for i, label in enumerate(labels.tolist())}
         places = np.array([column.get(label, -1) for label in trial.truth.tolist()])
@@ -155,22 +158,33 @@ def score_classes(
         losses.append(-np.log(np.maximum(assigned, 1e-12)))
         right.append(p.argmax(1) == places)
         largest.append(p.max(1))
+        sizes.append(len(p))
     hit, sure = np.concatenate(right), np.concatenate(largest)
     drawn = np.random.default_rng(0).random((DRAWS, len(sure))) < sure
-    chance = [calibration_error(labels, sure, bins) for labels in drawn]
+    chance = [calibration_error(labels - sure, sure, bins) for labels in drawn]
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], (DRAWS, len(sizes)))
+    together = [calibration_error(np.repeat(sign, sizes) * (hit - sure), sure, bins) for sign in signs]
     return {
         "error": float(1 - hit.mean()),
         "log_loss": float(np.concatenate(losses).mean()),
-        "ece": calibration_error(hit, sure, bins),
+        "ece": calibration_error(hit - sure, sure, bins),
         "ece_chance": float(np.mean(chance)),
         "ece_chance_95": float(np.quantile(chance, 0.95)),
+        "ece_groups": float(np.mean(together)),
+        "ece_groups_95": float(np.quantile(together, 0.95)),
     }
 
 
-def calibration_error(hit: np.ndarray, sure: np.ndarray, bins: int) -> float:
-    """The mean distance of how often predictions hit from how sure they are, over bins of equal width of the latter."""
+def calibration_error(beyond: np.ndarray, sure: np.ndarray, bins: int) -> float:
+    """The mean distance of how often predictions hit from how sure they are, over bins of equal width of the latter.
+
+    Args:
+        beyond: by how much each prediction hit more often (once, or never) than it was sure to.
+        sure: the probability of the label that was predicted.
+        bins: how many.
+    """
     number = np.minimum((sure * bins).astype(int), bins - 1)
-    return float(np.abs(np.bincount(number, hit - sure, minlength=bins)).sum() / len(hit))
+    return float(np.abs(np.bincount(number, beyond, minlength=bins)).sum() / len(beyond))
 
 
 class Columns:

@@ -112,15 +112,24 @@ def coverage(records: list[dict[str, Any]], method: str) -> str:
 
 def calibration(records: list[dict[str, Any]], method: str) -> str:
     """What chance makes of the calibration errors of right probabilities, and how many of a method's are small."""
-    measured, mean, high = (cells(records, score)[method] for score in ("ece", "ece_chance", "ece_chance_95"))
-    table = by_table({method: mean}, method, "calibration error of right probabilities, by chance", 3)
-    small = sum(measured[cell] < 0.05 for cell in mean)
-    within = sum(measured[cell] < high[cell] for cell in mean)
-    beyond = float(np.mean([measured[cell] - mean[cell] for cell in mean]))
-    return (
-        f"{table}\n\n{method}'s calibration error is below 5 % in {small} of {len(mean)} cells, and within the 95 % "
-        f"quantile of chance in {within}; it is {100 * beyond:.1f} points beyond the mean of chance on average."
-    )
+    measured = cells(records, "ece")[method]
+    parts = []
+    for score, labels in (("ece_chance", "one by one"), ("ece_groups", "by groups")):
+        if method not in (found := cells(records, score)):
+            continue
+        mean, high = found[method], cells(records, f"{score}_95")[method]
+        parts.append(by_table({method: mean}, method, f"calibration error of right probabilities, labels {labels}", 3))
+        above = [cell for cell in mean if measured[cell] > high[cell]]
+        which = ", ".join(f"{name} K = {known}" for name, known in above)
+        beyond = float(np.mean([measured[cell] - mean[cell] for cell in mean]))
+        parts.append(
+            f"With labels {labels}, {method}'s calibration error is within the 95 % quantile of chance in "
+            f"{len(mean) - len(above)} of {len(mean)} cells, not in {which or 'none'}; it is {100 * beyond:.1f} points "
+            "beyond the mean of chance on average."
+        )
+    small = sum(error < 0.05 for error in measured.values())
+    parts.append(f"{method}'s calibration error is below 5 % in {small} of {len(measured)} cells.")
+    return "\n\n".join(parts)
 
 
 def seconds(records: Iterable[dict[str, Any]]) -> str:
