@@ -6,6 +6,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from metavib import FewShotClassifier
+from metavib.adapt.learner import Learner
+from metavib.encoders import gp
 from metavib.estimators import columns
 from metavib.estimators.columns import SPHERE, learn_columns
 from metavib.estimators.tasks import Rows
@@ -160,3 +162,19 @@ def test_of_more_columns_than_rows_the_coordinates_of_the_rows_are_as_good(monke
     np.testing.assert_allclose([c.log_loss for c in few.candidates], [c.log_loss for c in many.candidates], rtol=1e-5)
     for mine, its in zip(few.model.state_dict().values(), many.model.state_dict().values(), strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-3)
+
+
+def test_of_thousands_of_columns_rows_are_kept_and_predictions_are_those_of_a_memory(monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 5)
+    x = rng.normal(size=(50, gp.WIDEST + 2)) + rng.normal(size=(10, gp.WIDEST + 2))[labels]
+    learned = FewShotClassifier(kernel="linear", random_state=0).fit(x[:30], labels[:30])
+    new, known = slice(30, 50), np.arange(30, 50) % 5 < 3
+    few = learned.adapt(x[new][known], labels[new][known])
+    found = few.predict_proba(x[new])
+    assert not few.predictor_.constant_size and "2,050 features" in few.learner_.trained.obstacle
+    monkeypatch.setattr(gp, "WIDEST", 10_000)
+    learned.learner_ = Learner(learned.model_, temperature=learned.learner_.trained.temperature)
+    whole = learned.adapt(x[new][known], labels[new][known])
+    assert whole.predictor_.constant_size
+    np.testing.assert_allclose(whole.predict_proba(x[new]), found, atol=1e-9)

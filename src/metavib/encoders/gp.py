@@ -17,6 +17,7 @@ from metavib.random import Noise
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
 
+WIDEST = 2048  # features of which a memory is kept: it has a number for each pair of them
 PART = 300  # support points of a task that go through the network at a time where no gradient is wanted
 
 
@@ -137,11 +138,20 @@ class GPEncoder(Encoder):
         return memory
 
     def obstacle(self, prior: FunctionPrior, likelihood: Likelihood) -> str | None:
-        """None where the kernel is explicit, each point has features and a site of its own, and classes may grow."""
+        """None where the kernel is explicit, each point has features and a site of its own, and classes may grow.
+
+        Of more than `WIDEST` features no memory is kept. It would be larger than a thousand points, and to factorise it
+        would take seconds where a few points (n x n, `Dual`) take milliseconds.
+        """
         kernel, sites = prior.kernel, self.sites
         if not isinstance(kernel, ExplicitKernel):
             return (
                 f"the kernel {type(kernel).__name__} has no explicit feature map, so no memory of constant size exists"
+            )
+        width = prior.network.body.features
+        if isinstance(width, int) and width > WIDEST:
+            return (
+                f"a memory would have a number for each pair of {width:,} features, and is kept of {WIDEST:,} at most"
             )
         if (mixing := prior.mixing or sites.together) is not None:
             return mixing
