@@ -17,7 +17,7 @@ from metavib.groups.learning import draft
 from metavib.groups.outliers import outliers
 from metavib.groups.prior import empty, widened
 from metavib.groups.report import Held
-from metavib.groups.tails import LOWEST, Residuals, Tails, fitted, tails
+from metavib.groups.tails import LOWEST, Residuals, Tails, fitted, tails, usual
 from metavib.kernels import Given, Linear
 from metavib.likelihoods import Gaussian, LogNormal, Poisson
 from metavib.marginals import Normal, Student
@@ -141,7 +141,27 @@ def test_few_groups_leave_the_width_near_what_the_evidence_says() -> None:
         some = [Residuals(*(column[: 8 * groups] for column in part)) for part in parts]
         return fitted([part._replace(off=1.6 * part.off) for part in some], [13] * groups)[0]
 
-    assert 1.0 < of(4).factor < of(200).factor == pytest.approx(2.56, rel=0.2)
+    assert usual().factor < of(4).factor < of(200).factor == pytest.approx(2.56, rel=0.2)
+
+
+@pytest.mark.parametrize("groups", [4, 16])
+def test_intervals_from_few_gaussian_groups_hold_as_often_as_they_say(groups) -> None:
+    """Tails that few groups cannot rule out leave variances as they are: 90 % intervals of new rows hold 90 %."""
+    inside = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        found, _ = fitted(simulated(rng, groups, None, None), [13] * groups)
+        for part in simulated(rng, 200, None, None):
+            c, a, *_ = found
+            scale = np.sqrt(c * part.var * (a + part.deviation / c) / (a + part.known))
+            inside.append(np.mean(abs(part.off) < scale * stats.t.ppf(0.95, found.freedom(part.known))))
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.007)
+
+
+@given(a=st.floats(LOWEST, 500), nu=st.floats(LOWEST, 500), n=st.integers(0, 20))
+def test_neutral_tails_leave_the_variance_of_a_prediction_as_it_is(a, nu, n) -> None:
+    found = Tails(3.0, a, nu).neutral([n])
+    assert stats.t(found.freedom(np.array(n)), 0, np.sqrt(found.factor)).var() == pytest.approx(1.0)
 
 
 def test_noise_that_was_taken_for_too_small_is_found() -> None:

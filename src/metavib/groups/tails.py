@@ -15,8 +15,11 @@ $$y \mid \text{n rows} \sim t_d\big(\mu,\; \rho\, c\, (v + \sigma^2)\big), \qqua
 
 Where groups are alike and rows Gaussian, a and $\nu$ become large and this is the Gaussian prediction again. Of c, a
 and $\nu$ those are taken under which groups held out have the highest density after 0, 1, 3, 5 and 10 known rows, times
-a prior around c = 1 and tails of little weight, which is what remains where there are few groups. Rows that are left
-out of learning, since they cannot be right, count among the rows that are predicted: new groups may have such rows too.
+a prior, which is what remains where there are few groups: that tails are of little weight, and that *variances* are
+what the evidence says. A t distribution has the variance $d / (d - 2)$ times its squared scale. So the prior of c lies
+around the mean of $(d - 2) / d$ over those numbers of rows, not around 1: tails make a prediction of a different shape,
+and not a wider one. Rows that are left out of learning, since they cannot be right, count among the rows that are
+predicted: new groups may have such rows too.
 
 With few groups and many columns a group's own function can follow every row that was learned from, and the evidence
 then finds less noise than there is: predictions are too sure the more rows of a group are known. So the noise variance
@@ -43,7 +46,7 @@ from metavib.tasks.task import Examples
 
 QUERIES = 10  # rows of each group that are predicted, beside those that were left out of learning
 LOWEST = 4.2  # of a and nu: the variance of predictions exists, whatever is known
-SPREAD = 0.2  # deviation of log c in its prior: with few groups the width stays what the evidence says
+SPREAD = 0.2  # deviation of log c in its prior: with few groups variances stay what the evidence says
 USUAL, DECADES = 3.0, 1.5  # mean and deviation of log(a - LOWEST) and log(nu - LOWEST) in theirs
 WIDTHS = (0.5, 4.0)  # of c: rows without noise would make it nothing, and a group's own function with it
 NOISES = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0)  # factors of the noise variance alone
@@ -55,14 +58,33 @@ class Tails(NamedTuple):
     r"""c, by which variances are larger; a and $\nu$, degrees of freedom of groups and rows; the factor of the noise.
 
     Example:
-        >>> Tails().groups == Tails().rows > LOWEST  # before any group is held out
-        True
+        >>> Tails(0.9, 20.0, 20.0).freedom(np.array([0, 10])).round(2).tolist()  # after no row, and ten
+        [10.0, 12.0]
     """
 
-    factor: float = 1.0
-    groups: float = LOWEST + float(np.exp(USUAL))
-    rows: float = LOWEST + float(np.exp(USUAL))
+    factor: float
+    groups: float
+    rows: float
     noise: float = 1.0
+
+    def freedom(self, known: np.ndarray) -> np.ndarray:
+        r"""Degrees of freedom d of predictions after some numbers of known rows: $1/d = 1/(a + n) + 1/\nu$."""
+        return 1 / (1 / (self.groups + known) + 1 / self.rows)
+
+    def neutral(self, known: Sequence[int]) -> "Tails":
+        """The same tails with the c that leaves variances as they are, by the mean of their logarithms."""
+        d = self.freedom(np.array(known))
+        return self._replace(factor=float(np.exp(np.mean(np.log((d - 2) / d)))))
+
+
+def usual() -> Tails:
+    """What is taken for true before any group is held out.
+
+    Example:
+        >>> usual().groups == usual().rows > LOWEST and usual().factor < 1
+        True
+    """
+    return _tails(np.array([0.0, USUAL, USUAL])).neutral(KNOWN)
 
 
 class Residuals(NamedTuple):
@@ -82,9 +104,9 @@ class Residuals(NamedTuple):
         """Of each row, as a number on the scale of the function."""
         from scipy.special import gammaln
 
-        c, a, nu, _ = tails
+        c, a, *_ = tails
         scale = c * self.var * (a + self.deviation / c) / (a + self.known)
-        d = 1 / (1 / (a + self.known) + 1 / nu)
+        d = tails.freedom(self.known)
         constant = gammaln((d + 1) / 2) - gammaln(d / 2) - 0.5 * np.log(np.pi * d * scale)
         return constant - 0.5 * (d + 1) * np.log1p(self.off**2 / (d * scale))
 
@@ -104,9 +126,9 @@ def tails(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, seed: int)
         seed: decides which rows are known.
     """
     if not held:
-        return Tails()
+        return usual()
     sizes = [len(rows) for each in held for rows in each.groups[:GROUPS]]
-    best, most = Tails(), -inf
+    best, most = usual(), -inf
     for noise in NOISES:
         random = np.random.default_rng(seed)
         louder = [each._replace(model=widened(deepcopy(each.model), 1.0, noise=noise)) for each in held]
@@ -130,10 +152,13 @@ def fitted(parts: Sequence[Residuals], sizes: Sequence[int]) -> tuple[Tails, flo
     from scipy.optimize import minimize
 
     count = len(sizes) * sqrt(min(ROWS, sum(sizes) / len(sizes)))
+    known = [int(part.known[0]) for part in parts]
 
     def negative(theta: np.ndarray) -> float:
-        value = np.mean([part.mean_log_density(_tails(theta)) for part in parts])
-        prior = (theta[0] / SPREAD) ** 2 + (((theta[1:] - USUAL) / DECADES) ** 2).sum()
+        found = _tails(theta)
+        value = np.mean([part.mean_log_density(found) for part in parts])
+        wider = theta[0] - log(found.neutral(known).factor)
+        prior = (wider / SPREAD) ** 2 + (((theta[1:] - USUAL) / DECADES) ** 2).sum()
         return float(0.5 * prior - count * value)
 
     start = np.array([0.0, USUAL, USUAL])
