@@ -162,7 +162,10 @@ def test_two_columns_of_ids_are_one_task_for_each_combination():
         (lambda x, y: (np.where(x > 0, "a", "b"), y), "an array of inputs holds numbers. Pass a data frame"),
         (lambda x, y: (x, ["a"] * len(y)), "y must be numbers .* FewShotClassifier learns labels"),
         (lambda x, y: (x, [None, *y[1:]]), "y is missing .* in 1 of 180 rows, the first of them row 1"),
-        (lambda x, y: (x, np.stack([y, np.where(y > y[3], y, np.nan)], 1)), "column '1': the target is missing"),
+        (
+            lambda x, y: (x, np.stack([np.where(y > y[3], y, np.nan)] * 2, 1)),
+            "in all columns of .* needs one output at least",
+        ),
         (lambda x, y: (x, np.where(np.arange(180) == 6, np.inf, y)), "y is infinite in 1 of 180 rows, .* row 7"),
         (lambda x, y: (x, pd.to_datetime(y, unit="D")), "numbers or labels; got dates or durations"),
         (lambda x, y: (x, pd.to_timedelta(y, unit="D")), "numbers or labels; got dates or durations"),

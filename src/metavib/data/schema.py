@@ -243,7 +243,7 @@ class Schema:
 
     def encode(self, table: Table) -> np.ndarray:
         """The columns of a table as numbers `(n, d)`, NaN for missing."""
-        return np.concatenate([column.encode(table) for column in self.columns], 1)
+        return np.concatenate([np.zeros((len(table), 0)), *(column.encode(table) for column in self.columns)], 1)
 
     def to_json(self) -> tuple[str, ...]:
         """A line of JSON for each column."""

@@ -41,6 +41,7 @@ class Table:
         source: the file they come from, for error messages; empty for a table in memory.
         lines: the line of each row in that file, where it has lines.
         categories: columns that are known to name categories, whatever their cells look like.
+        rows: how many rows there are, where there is no column that says it.
 
     Example:
         >>> table = in_memory({"city": ["Bern", "Basel"], "hour": [8, 9]})
@@ -55,9 +56,10 @@ class Table:
     source: str = ""
     lines: Sequence[int] | None = None
     categories: frozenset[str] = frozenset()
+    rows: int = 0
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values()))) if self.columns else 0
+        return len(next(iter(self.columns.values()))) if self.columns else self.rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,18 +80,18 @@ class Table:
 
     def only(self, names: Sequence[str]) -> "Table":
         """Some of the columns, which must be there."""
-        return Table({name: self[name] for name in names}, self.source, self.lines, self.categories)
+        return Table({name: self[name] for name in names}, self.source, self.lines, self.categories, len(self))
 
     def select(self, which: np.ndarray) -> "Table":
         """Some of the rows, by a mask or by their places."""
         lines = None if self.lines is None else np.asarray(self.lines)[which].tolist()
         columns = {name: cells[which] for name, cells in self.columns.items()}
-        return Table(columns, self.source, lines, self.categories)
+        return Table(columns, self.source, lines, self.categories, len(np.arange(len(self))[which]))
 
     def features(
         self, chosen: Sequence[str] = (), *, drop: Sequence[str] = (), beside: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Names of the input columns.
+        """Names of the input columns; none, where the others have roles of their own.
 
         Args:
             chosen: these, in their order; empty: all.
@@ -98,11 +100,7 @@ class Table:
         """
         for name in (*chosen, *drop, *beside):
             self[name]
-        wanted = [n for n in (chosen or self.names) if n not in drop and (chosen or n not in beside)]
-        if not wanted:
-            others = " and ".join(map(repr, (*beside, *drop)))
-            raise ValueError(f"{self.source or 'the data'}: no column is left for the inputs beside {others}.")
-        return tuple(wanted)
+        return tuple(n for n in (chosen or self.names) if n not in drop and (chosen or n not in beside))
 
     def numbers(self, name: str) -> np.ndarray:
         """A column as numbers, NaN for missing values."""
@@ -259,7 +257,7 @@ def _read_csv(path: Path, names: Sequence[str], wanted: Sequence[str], as_text: 
             found[name] = np.frombuffer(numbers[name])
         elif name in texts:
             found[name] = np.array(texts[name], dtype=object)
-    return Table(found, str(path), lines)
+    return Table(found, str(path), lines, rows=len(lines))
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
@@ -274,7 +272,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
         found = in_memory(data)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: this is no Parquet file ({str(error).splitlines()[0]}).") from error
-    return Table(found.columns, str(path), None, found.categories)
+    return Table(found.columns, str(path), None, found.categories, found.rows)
 
 
 def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
@@ -354,7 +352,15 @@ def in_memory(data: Any) -> Table:
         raise ValueError(f"the columns must be equally long; got {sizes}.")
     kinds = {str(name): str(getattr(v, "dtype", getattr(v, "type", ""))) for name, v in columns.items()}
     declared = [n for n, kind in kinds.items() if kind.lower().startswith(("categor", "enum", "dictionary"))]
-    return Table(found, categories=frozenset(declared))
+    rows = len(next(iter(found.values()))) if found else _rows_without_columns(data)
+    return Table(found, categories=frozenset(declared), rows=rows)
+
+
+def _rows_without_columns(data: Any) -> int:
+    """How many rows data without any column have: a list of empty rows, or a frame that knows."""
+    if isinstance(data, Mapping):
+        return 0
+    return len(data) if isinstance(data, Sequence) else int(data.shape[0])
 
 
 def by_name(data: Any) -> Mapping[Any, Any] | None:

@@ -227,7 +227,7 @@ class FewShotEstimator(BaseEstimator):
         if not alone and y is not None:
             _check_outputs(y)
         options: dict[str, Any] = {"dtype": (np.float64, np.float32, np.uint8), "allow_nd": True}
-        options |= {"ensure_all_finite": False}
+        options |= {"ensure_all_finite": False, "ensure_min_features": 0}  # `_check_inputs` looks at these
         if reset or not alone:
             options["ensure_min_samples"] = 2 if reset else 0  # to no rows at all an estimator can adapt
         if not reset and self._of_pictures():
@@ -238,6 +238,8 @@ class FewShotEstimator(BaseEstimator):
         _check_form(X)
         frame = is_frame(X)
         X = without_index(X) if frame else X
+        if frame and not in_memory(X).columns:
+            X, frame = np.zeros((X.shape[0], 0)), False
         if reset:
             self.schema_ = None
         if frame and (reset or self.schema_ is not None):
@@ -332,6 +334,15 @@ class FewShotEstimator(BaseEstimator):
                 f"{'no task ids' if tasks is None else 'task ids'}."
             )
         return fits and isinstance(self.backbone, str) and self.backbone in ("auto", "hierarchical")
+
+    def _check_inputs(self, rows: int) -> None:
+        """Refuses so many rows without inputs where something else than how tasks differ is to be learned."""
+        if self._event == (0,):
+            raise ValueError(
+                f"Found array with 0 feature(s) (shape=({rows}, 0)) while a minimum of 1 is required. How tasks differ "
+                "is learned without inputs too: of rows with task ids, whose outputs are numbers or classes that tasks "
+                "have in common, without a network (backbone='auto')."
+            )
 
     def _check_without_network(self) -> None:
         """Refuses other devices than the CPU where no network is trained."""

@@ -187,6 +187,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         if self._common(tasks, y, ids):
             labels = torch.tensor(np.searchsorted(self.classes_, y))
             return self._learn(Rows(self._inputs(X), labels, ids, weight), seed)
+        self._check_inputs(len(y))
         rows = Rows(x, torch.as_tensor(_within(y, ids)), ids, weight)
         if self._by_columns():
             if self._wide and self.missing == "refuse":  # embeddings, whose numbers have a common scale

@@ -190,6 +190,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         seed = random.randint(SEEDS)
         if self._hierarchical(tasks):
             return self._learn(Rows(self._inputs(X), self._outputs(y), ids, weight), seed)
+        self._check_inputs(len(y))
         rows = self._trainable(Rows(x, self._outputs(y).float(), ids, weight))
         model = self._model(x, likelihood, seed)
         _start_scale(model, rows.y)

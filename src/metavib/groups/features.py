@@ -59,9 +59,9 @@ class Layout(NamedTuple):
 
 def layout(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> Layout:
     """Looks at the columns of a table of standardised columns x `(rows, d)`, with groups numbered from 0."""
-    counts = np.bincount(group)
-    means = np.stack([np.bincount(group, column) / counts for column in x.T], 1)
-    within, total = (x - means[group]).var(0), x.var(0)
+    counts, within, total = np.bincount(group), np.empty(x.shape[1]), x.var(0)
+    for j, column in enumerate(x.T):
+        within[j] = (column - (np.bincount(group, column) / counts)[group]).var()
     varying = np.flatnonzero(within > 1e-3 * np.maximum(total, 1e-9))
     many = [j for j in range(x.shape[1]) if len(np.unique(x[:, j])) > VALUES]
     together = np.abs((x - x.mean(0)).T @ (y - y.mean())) / np.sqrt(np.maximum(total, 1e-9))
@@ -208,7 +208,7 @@ class Features(nn.Module):
     def shared(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n M"]:
         r"""$\phi(x)$."""
         x = self.columns(x)
-        found = [torch.full_like(x[..., :1], CONSTANT), x * _sd(self.lines)]
+        found = [x.new_full((*x.shape[:-1], 1), CONSTANT), x * _sd(self.lines)]
         length = self.length.clamp(*LENGTHS)
         if self.sizes.curved:
             curves = _curves(x[..., self.curved], self.knots, length[self.curved])

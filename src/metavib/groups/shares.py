@@ -306,7 +306,7 @@ def learn_shares(
         >>> 0.1 < p(0) < 0.4, p(0) < p(1) < p(5) < 0.99
         (True, True)
     """
-    weight = torch.ones_like(x[:, 0]) if weight is None else weight
+    weight = torch.ones(len(x), dtype=x.dtype) if weight is None else weight
     priors, base = [], []
     for number in range(classes) if classes > 2 else (1,):
         yes = (y == number).double()

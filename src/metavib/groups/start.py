@@ -92,7 +92,7 @@ def begin(model: Model, held: Sequence[Held], x: Tensor, y: Tensor, weight: Tens
         only = parts[0]
         ends = [slice(k, None, PARTS) for k in range(min(PARTS, len(only.groups)))]
         parts = [Held(deepcopy(only.model), only.groups[k], only.aside[k]) for k in ends]
-    if len(parts) < 2:
+    if len(parts) < 2 or not x.shape[1]:  # without inputs there is nothing that d could be of
         return parts
     rows = [above(part, x, y, weight, ANCHORS // len(parts)) for part in parts]
     best, groups = chosen(rows), sum(len(part.groups[:GROUPS]) for part in parts)

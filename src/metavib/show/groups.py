@@ -152,8 +152,8 @@ def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
 def groups(learner: Learner, config: Config, *, seed: int = 1) -> Figure:
     """Some test groups after a few of their rows: known rows, the others, and what was predicted of these with bands.
 
-    With one input that is a number the band is drawn along it; with several, rows stand in the order of their
-    predicted means.
+    With one input that is a number the band is drawn along it; without inputs it is the same for all rows; with several
+    inputs rows stand in the order of their predicted means.
     """
     world = _World(learner, config)
     columns = world.preparation.schema.columns
@@ -187,22 +187,44 @@ def _panel(ax: Any, world: _World, support: np.ndarray, query: np.ndarray, along
         ends = at[~np.isnan(at)]
         grid = np.linspace(ends.min(), ends.max(), 100)
         found = world.adapted(support).predict({along: grid}, [world.ids[support[0]]] * len(grid))
-        assert isinstance(found, RealPrediction)
-        low, high = (end.numpy() for end in found.interval(LEVEL))
-        ax.fill_between(grid, low, high, color=BAND, alpha=0.5, lw=0, label=f"{LEVEL:.0%} interval")
-        ax.plot(grid, found.mean.numpy(), color=MEAN, lw=1.6, label="mean")
-        ax.plot(at[query], world.y[query], ".", color="#888888", ms=4, label="others")
-        ax.plot(at[support], world.y[support], "o", color=INK, ms=5, label="known")
+        _band(ax, grid, found, at[support], world.y[support], at[query], world.y[query])
         ax.set_xlabel(along)
+        return
+    if not world.preparation.schema.columns:  # all rows are predicted alike: they stand side by side
+        at, n = np.arange(len(support) + len(query)), len(support)
+        found = world.adapted(support).predict(np.zeros((2, 0)), [world.ids[support[0]]] * 2)
+        _band(ax, at[[0, -1]] + [-0.5, 0.5], found, at[:n], world.y[support], at[n:], world.y[query])
+        ax.set_xticks([])
+        ax.set_xlabel("rows")
         return
     found = world.predict(support, query)
     order = np.argsort(found.mean.numpy())
     low, high = (end.numpy()[order] for end in found.interval(LEVEL))
     place = np.arange(len(query))
+    ax.set_xticks([])
+    ax.set_xlim(-1, len(query))
     ax.vlines(place, low, high, color=BAND, lw=3, label=f"{LEVEL:.0%} interval")
     ax.plot(place, found.mean.numpy()[order], "_", color=MEAN, ms=5, label="mean")
     ax.plot(place, world.y[query][order], ".", color=INK, ms=4, label="outputs")
     ax.set_xlabel("rows, by their predicted mean")
+
+
+def _band(
+    ax: Any,
+    grid: np.ndarray,
+    found: Any,
+    at: np.ndarray,
+    known: np.ndarray,
+    others_at: np.ndarray,
+    others: np.ndarray,
+) -> None:
+    """Mean and interval along a grid, the known rows, and the others."""
+    assert isinstance(found, RealPrediction)
+    low, high = (end.numpy() for end in found.interval(LEVEL))
+    ax.fill_between(grid, low, high, color=BAND, alpha=0.5, lw=0, label=f"{LEVEL:.0%} interval")
+    ax.plot(grid, found.mean.numpy(), color=MEAN, lw=1.6, label="mean")
+    ax.plot(others_at, others, ".", color="#888888", ms=4, label="others")
+    ax.plot(at, known, "o", color=INK, ms=5, label="known")
 
 
 def _at(world: _World, known: int) -> tuple[dict[str, float], float]:
@@ -237,7 +259,8 @@ def _ridges(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, 
         mine, asked = support[world.ids[support] == name], world.ids[query] == name
         own[asked] = ridge(world.x[mine], world.y[mine], world.x[query[asked]])
         level[asked] = world.y[mine].mean()
-    return {POOLED: pooled, OWN: own, "mean of the K rows": level}
+    # Without inputs a group's own ridge is its mean.
+    return {POOLED: pooled, OWN: own} | ({"mean of the K rows": level} if world.x.shape[1] else {})
 
 
 def _majorities(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, np.ndarray]:

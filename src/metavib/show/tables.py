@@ -102,7 +102,7 @@ def _ahead(result: dict[str, Any]) -> str:
 
 def roles(table: dict[str, Any]) -> str:
     """What the columns of a run's table are for."""
-    inputs = ", ".join(table["features"][:8]) + ", ..." * (len(table["features"]) > 8)
+    inputs = (", ".join(table["features"][:8]) or "no inputs") + ", ..." * (len(table["features"]) > 8)
     return f"table {table['csv']}: {table['target']!r} from {inputs}; a group is a {table['task']!r}"
 
 

@@ -161,7 +161,7 @@ function table(panel, model) {
   const five = h('button', { id: 'teach-five', textContent: 'Teach five more', onclick: () => teachSome(5) })
   five.hidden = true
   panel.replaceChildren(
-    h('p', { className: 'intro' }, `Drop a CSV file with the columns ${features.join(', ')}; ${target} may be empty or missing. Type what you know, and see what the others become.`),
+    h('p', { className: 'intro' }, `Drop a CSV file ${features.length ? `with the columns ${features.join(', ')}` : 'of any columns'}; ${target} may be empty or missing. Type what you know, and see what the others become.`),
     dropzone('Drop a CSV file here', [['Choose a file', '.csv,text/csv', {}]], take, { id: 'drop' }),
     said, problem, h('div', { className: 'row' }, five), holder)
 

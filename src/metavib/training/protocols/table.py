@@ -81,6 +81,11 @@ def resolve(config: Config) -> Config:
         )
     roles = schemas.check_roles(cells, table.features, target=table.target, task=table.task)
     features = cells.features(table.features, drop=(*table.drop, *table.others), beside=roles)
+    if not features and config.method != HIERARCHICAL:
+        raise ValueError(
+            f"{path}: no column is left for the inputs beside {' and '.join(map(repr, (*roles, *table.drop)))}, and a "
+            f"network needs some; --method {HIERARCHICAL} learns how groups differ without."
+        )
     config = _with_likelihood(config, cells)
     classes = config.tasks.table.classes
     ids = np.array(cells.ids(table.task))
@@ -235,7 +240,7 @@ def check_outputs(y: Tensor, target: str, likelihood: Likelihood) -> None:
 
 def scaling(table: TableConfig) -> Scaling:
     """The standardisation of a resolved config."""
-    if not table.mean:
+    if not table.digest:
         raise ValueError("this config was not resolved: call metavib.training.protocols.table.resolve on it first.")
     outputs = scalings.Outputs(
         *(torch.tensor(v, dtype=torch.float64) for v in (table.y_mean, table.y_scale, table.y_step))
