@@ -8,9 +8,12 @@ import torch
 from PIL import Image
 
 from metavib import FewShotClassifier, FewShotRegressor, Learner
+from metavib.data.folder import read_classes
+from metavib.estimators import pictures as training
 from metavib.estimators.pictures import are_pictures, said_fields
 from metavib.tasks.task import Task
 from metavib.training import recipes, run_folder
+from metavib.training.stopping import Interrupted
 from program import done
 
 
@@ -70,6 +73,24 @@ def test_the_estimator_and_the_program_are_the_same_model_to_the_last_bit(fitted
     mine = fitted.adapt(NEW, KINDS)
     np.testing.assert_array_equal(mine.predict_proba(NEW), learner.predict(NEW).probabilities.numpy())
     assert mine.classes_.tolist() == ["new", "other"] and fitted.classes_.tolist() == sorted(set(NAMES))
+
+
+def test_pictures_are_read_once_for_each_form_that_is_tried(small, monkeypatch):
+    """What says where training starts from is also trained on."""
+    forms = []
+
+    def counted(classes, form, **options):
+        forms.append(form)
+        return read_classes(classes, form, **options)
+
+    def stopped(*given, **options):
+        raise Interrupted("here")
+
+    monkeypatch.setattr(training, "read_classes", counted)
+    monkeypatch.setattr(training.loop, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        FewShotClassifier(**SAID).fit(PIXELS, NAMES)
+    assert len(forms) == len(set(forms)) == 2
 
 
 def test_a_picture_is_the_same_in_every_form(fitted, files):

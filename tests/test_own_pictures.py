@@ -357,8 +357,9 @@ def test_a_run_that_starts_from_the_bundled_model_is_no_worse_than_it_on_validat
     assert world.validate(model) == first
     both = world.splits._replace(validation=concatenate(world.splits.train, world.splits.validation))
     general = Classification(config, both).validate(model)
-    assert world.temperature(first).at(1) == pytest.approx(general["temperature at 1"])
-    assert world.temperature(first).at(1) / first["temperature at 1"] == pytest.approx(world._in_general[1])
+    assert world.temperature(first, first).at(1) == pytest.approx(general["temperature at 1"])
+    ratio = general["temperature at 1"] / first["temperature at 1"]
+    assert world.temperature(later[0], first).at(1) == pytest.approx(later[0]["temperature at 1"] * ratio)
 
 
 def test_the_network_runs_once_under_a_temperature_of_each_picture(root, monkeypatch):

@@ -484,8 +484,28 @@ def test_rows_of_many_tasks_that_are_taken_as_one_and_tasks_that_are_not_known_a
         in pooled.err
     )
     assert "none of the tasks that 'town' names in" in unknown.err
-    csv.unlink()
-    assert "is not there: a run on a table is trained and tested on" in refused("evaluate", run)
+
+
+def test_a_run_whose_file_has_moved_is_tested_drawn_and_gone_on_with_from_its_new_place(csv, tmp_path, monkeypatch):
+    run, here = tmp_path / "run", tmp_path / "moved"
+    here.mkdir()
+    train.train(resolve(config(csv, **{"train.tasks": 1})), run, quiet=True)
+    before = done("evaluate", run, "--json", "--quiet")
+    csv.rename(here / "here.csv")
+    monkeypatch.chdir(here)
+    for command in ("evaluate", "plot"):
+        message = refused(command, run)
+        assert f"{csv} is not there: a run on a table is trained and tested on" in message and "--csv FILE" in message
+    assert done("evaluate", run, "--csv", "here.csv", "--json", "--quiet") == before
+    assert "errors.png" in done("plot", run, "--csv", "here.csv", "--out", tmp_path / "figures")
+    assert "1 task a step" in done("show", run)
+    steps = str(config(csv).train.steps + 1)
+    assert "is not there" in refused("train", "--resume", run, "--steps", steps, "--quiet")
+    done("train", "--resume", run, "--csv", "here.csv", "--steps", steps, "--quiet")
+    done("evaluate", run, "--quiet")  # which knows the new place from then on
+    other = rewritten(here / "here.csv", tmp_path, "town", lambda town: "elsewhere")
+    for command in ("evaluate", "plot"):
+        assert "its contents have changed" in refused(command, run, "--csv", other)
 
 
 def test_features_may_be_named_and_labels_refused_where_numbers_are_needed(shops, tmp_path):

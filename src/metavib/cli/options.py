@@ -59,6 +59,10 @@ Csv = Annotated[
     Path | None,
     typer.Option("--csv", "--table", help="The file of the experiment `table`: CSV, or Parquet by its name."),
 ]
+MovedCsv = Annotated[
+    Path | None,
+    typer.Option("--csv", "--table", help="Where the file of a run on a table is, if it has moved since."),
+]
 TableFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="The file of the experiment `table`, as `--csv` names it too.")
 ]
@@ -222,6 +226,11 @@ def names(texts: list[str]) -> list[str] | None:
         ['hour', 'day', 'shop']
     """
     return [name.strip() for text in texts for name in text.split(",") if name.strip()] or None
+
+
+def moved(csv: Path | None) -> str | None:
+    """The new place of a run's file, from wherever it is looked for."""
+    return None if csv is None else str(csv.absolute())
 
 
 def together(texts: list[str]) -> str | None:

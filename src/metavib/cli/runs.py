@@ -25,6 +25,7 @@ from metavib.cli.options import (
     LikelihoodName,
     Method,
     Missing,
+    MovedCsv,
     Precision,
     Quiet,
     Root,
@@ -36,6 +37,7 @@ from metavib.cli.options import (
     Target,
     TaskColumn,
     Ways,
+    moved,
     names,
     resolved,
     together,
@@ -131,8 +133,8 @@ def train(
         "--device": ("device", device),
         "--precision": ("precision", precision),
         "--root": ("tasks.root", root),
-        "--csv": ("tasks.table.csv", csv),
-        "FILE": ("tasks.table.csv", file),
+        "--csv": ("tasks.table.csv", moved(csv)),
+        "FILE": ("tasks.table.csv", moved(file)),
         "--task": ("tasks.table.task", together(task)),
         "--target": ("tasks.table.target", together(target)),
         "--inputs": ("tasks.table.features", names(inputs)),
@@ -200,6 +202,7 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(help="Decides the test tasks.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; any run can be tested on either.")] = "cpu",
     root: Root = None,
+    csv: MovedCsv = None,
     quiet: Quiet = False,
     json_: Json = False,
 ) -> None:
@@ -219,6 +222,7 @@ def evaluate(
         "--seed": ("test.seed", seed),
         "--device": ("device", device),
         "--root": ("tasks.root", root),
+        "--csv": ("tasks.table.csv", moved(csv)),
     }
     from metavib.training import run_folder, targets
     from metavib.training.fields import override
@@ -241,6 +245,7 @@ def plot(
     run: Run,
     out: Annotated[Path | None, typer.Option(help="Folder for the figures. Default: the run folder.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the task that is drawn.")] = 1,
+    csv: MovedCsv = None,
 ) -> None:
     """Draw a run: its learning curve, and predictions on one task, or how calibrated its class probabilities are.
 
@@ -253,18 +258,23 @@ def plot(
     from metavib.training import targets
 
     for folder in targets.folders(run).values():
-        for name, figure in _figures(folder, seed).items():
+        for name, figure in _figures(folder, seed, moved(csv)).items():
             path = (out or run) / folder.relative_to(run) / name
             plots.save(figure, path)
             typer.echo(path)
 
 
-def _figures(run: Path, seed: int) -> "dict[str, Figure]":
-    """The figures of a run by the names of their files."""
+def _figures(run: Path, seed: int, csv: str | None = None) -> "dict[str, Figure]":
+    """The figures of a run by the names of their files; of a table, whose file may have moved."""
     from metavib.show import plots
     from metavib.training import run_folder
+    from metavib.training.fields import override
+    from metavib.training.reference import check_counts
 
     saved, lines = run_folder.latest(run), run_folder.read_metrics(run)
+    if csv is not None:
+        check_counts({"tasks.table.csv": "--csv"}, saved.config)
+        saved = saved._replace(config=override(saved.config, {"tasks.table.csv": csv}))
     tasks = saved.config.tasks.name
     title = f"{saved.config.method} on {tasks}"
     stepped = [line for line in lines if "value" in line]
@@ -330,13 +340,14 @@ def _described(run: Path) -> str:
     done = f"{saved.step} of {c.train.steps} steps"
     if record is None:
         done += f"; go on with `metavib train --resume {run}`"
+    each = f"{c.train.tasks} task{'s' * (c.train.tasks > 1)} a step"
     seconds = lines[-1].get("seconds", 0.0) if lines else (record or {}).get("training_seconds", 0.0)
     parameters = sum(p.numel() for p in checkpoint.restore_model(saved).parameters())
     obstacle = Learner.from_run(run).trained.obstacle
     about = {
         "experiment": f"{c.tasks.name}, {c.tasks.shots}-shot",
         "method": c.method + (f", {c.model.kernel} kernel" if c.method in ("gp-vib", "gp-maml", "dkt") else ""),
-        "training": f"{done}, {c.train.tasks} tasks a step, beta {c.train.beta:g}, {seconds:.0f} s",
+        "training": f"{done}, {each}, beta {c.train.beta:g}, {seconds:.0f} s",
         "model": f"{parameters:,} parameters, {c.repeats} repeat{'s' * (c.repeats > 1)}, {c.precision}, seed {c.seed}",
         "adapted to a task": "keeps " + (f"its points: {obstacle}" if obstacle else "a memory of constant size"),
     }

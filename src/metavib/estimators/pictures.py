@@ -7,8 +7,8 @@ bit. (With a limit on time the clock decides how many steps there are.)
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from metavib.data import Splits
+from metavib.data import Labelled, Splits
 from metavib.data.folder import in_pairs, read_classes, split_classes
+from metavib.data.picture import Form
 from metavib.estimators.training import History
 from metavib.show import tables
 from metavib.training import build, loop, run_folder
@@ -126,22 +127,27 @@ def said_fields(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[
     return {FIELDS[name]: value.item() if isinstance(value, np.generic) else value for name, value in said.items()}
 
 
-def described(classes: Mapping[str, Sequence[Any]], said: Mapping[str, Any], seed: int) -> Config:
+Read = Callable[[Form], Labelled]
+"""Brings the pictures to a form, once for each."""
+
+
+def described(classes: Mapping[str, Sequence[Any]], read: Read, said: Mapping[str, Any], seed: int) -> Config:
     """The config that `metavib train images` would have for these pictures.
 
     Args:
         classes: the pictures of each class.
+        read: brings them to a form.
         said: fields that the user has set.
         seed: of weights and tasks.
     """
     sizes: Any = {"shots": said.get("tasks.shots"), "kernel": said.get("model.kernel")}
     config = override(recipe("images", "gp-vib", **sizes), {**said, "seed": seed})
-    return started(decided(config, [classes], said), partial(_splits, classes), said)
+    return started(decided(config, [classes], said), partial(_splits, read), said)
 
 
-def _splits(classes: Mapping[str, Sequence[Any]], tasks: TasksConfig) -> Splits:
+def _splits(read: Read, tasks: TasksConfig) -> Splits:
     """The pictures in the form that a network sees, split by class."""
-    data = in_pairs(read_classes(classes, form(tasks), otherwise="Leave them out of X and y."))
+    data = in_pairs(read(form(tasks)))
     return split_classes(data, minimum=tasks.held_out or tasks.ways)
 
 
@@ -159,9 +165,11 @@ def train(pictures: np.ndarray, y: np.ndarray, said: Mapping[str, Any], *, seed:
         KeyboardInterrupt: after Ctrl-C; nothing is kept.
     """
     classes = {str(label): list(pictures[y == label]) for label in np.unique(y)}
-    config = described(classes, said, seed)
+    # What is read to choose where training starts from is also trained on.
+    read = cache(partial(read_classes, classes, otherwise="Leave them out of X and y."))
+    config = described(classes, read, said, seed)
     build.set_torch(config)
-    world = Classification(config, _splits(classes, config.tasks))
+    world = Classification(config, _splits(read, config.tasks))
     with tempfile.TemporaryDirectory(prefix="metavib-") as made:
         folder = Path(made) / "run"
         try:

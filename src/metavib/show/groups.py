@@ -24,7 +24,7 @@ from metavib.show.plots import BAND, COLOURS, INK, MEAN, STYLE
 from metavib.tasks.table import split_tasks
 from metavib.training.config import Config
 from metavib.training.protocols.obvious import OWN, POOLED, ridge
-from metavib.training.protocols.table import read_table
+from metavib.training.protocols.table import check_file, read_table
 
 KNOWN = (1, 2, 3, 5, 10, 20, 50)  # rows of a group that are known
 ORDERS = 5  # random orders of each group's rows, of which the first are known
@@ -57,6 +57,7 @@ class _World:
         assert isinstance(preparation, Rows)
         table = config.tasks.table
         self.learner, self.preparation, self.title, self.target = learner, preparation, config.method, table.target
+        check_file(table)
         self.cells = read_table(table)
         self.ids = np.array(self.cells.ids(table.task)).astype(str)
         train, _, test = split_tasks(self.ids)

@@ -29,7 +29,7 @@ from metavib.training.fields import differences
 from metavib.training.metrics import PLAIN
 from metavib.training.protocols import Experiment, experiment
 from metavib.training.protocols.experiment import PROTOTYPES
-from metavib.training.run_folder import BEST, CONFIG, LAST, METRICS
+from metavib.training.run_folder import BEST, CONFIG, LAST, METRICS, MOVES
 from metavib.training.step import Step, adam, decay, set_rates
 from metavib.training.stopping import Clock, Interrupted, Stop, exhausted
 
@@ -73,7 +73,7 @@ def train(
     streams = {name: seeded(config.seed, TRAIN, i, device=config.device) for i, name in enumerate(("tasks", "noise"))}
     start, best, temperature = 0, -inf, PLAIN
     if saved := ranks.on_first(run_folder.newest, folder):
-        if differences(saved.config, config).keys() - {"train.steps", "train.minutes"}:
+        if differences(saved.config, config).keys() - {"train.steps", "train.minutes", MOVES}:
             raise ValueError(f"{folder / LAST} is of a run with another config than {folder / CONFIG}.")
         with naming(folder / LAST):
             model.load_state_dict(checkpoint.restore_model(saved).state_dict())
@@ -83,7 +83,8 @@ def train(
         world.acquaint(model)
     ranks.on_first(run_folder.begin, config, folder)
     spent = ranks.on_first(run_folder.drop_metrics_after, folder, start or -1)
-    scores = [line["validation"]["score"] for line in run_folder.read_metrics(folder) if "validation" in line]
+    before = {line["step"]: line["validation"] for line in run_folder.read_metrics(folder) if "validation" in line}
+    scores, at_start = [validation["score"] for validation in before.values()], before.get(0, {})
 
     # One step, and the fastest way to take it.
     shape = (options.tasks,) if config.repeats == 1 else (config.repeats, options.tasks)
@@ -107,8 +108,8 @@ def train(
                 advance.expect(seconds_as_written(step))
             advance(start, "compiling, half a minute")
         if not start and config.model.pretrained and ranks.first:  # what is known already is the one to beat
-            at_best = clock.timed(world.validate, model)
-            best, temperature = at_best["score"], world.temperature(at_best)
+            at_best = at_start = clock.timed(world.validate, model)
+            best, temperature = at_best["score"], world.temperature(at_best, at_start)
             scores.append(best)
             checkpoint.save(folder / BEST, config, 0, best, model, temperature=temperature)
             _log(folder, {"step": 0, "seconds": round(clock.seconds, 3), "validation": at_best})
@@ -135,7 +136,7 @@ def train(
                     validation = line["validation"] = clock.timed(world.validate, model)
                     _check_finite(map(torch.tensor, validation.values()), n, folder)
                     scores.append(validation["score"])
-                    temperature = world.temperature(validation)
+                    temperature = world.temperature(validation, at_start)
                     if validation["score"] > best:
                         best, at_best = validation["score"], validation
                         checkpoint.save(folder / BEST, config, n, best, model, temperature=temperature)

@@ -25,6 +25,7 @@ from metavib.training.fields import differences, to_dict
 
 CONFIG, METRICS, RECORD = "config.json", "metrics.jsonl", "record.json"
 LAST, BEST = "last.safetensors", "best.safetensors"
+MOVES = "tasks.table.csv"  # a field that may change: the digest of the file says that it is still the same one
 
 
 def prepare(config: Config, folder: Path, *, resume: bool) -> None:
@@ -152,6 +153,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 def _check_same(old: Config, new: Config, folder: Path) -> None:
     """Refuses another config than a run was started with, but for more steps or more time."""
     found = differences(old, new)
+    found.pop(MOVES, None)
     if "train.steps" in found and new.train.steps > old.train.steps:
         del found["train.steps"]
     if "train.minutes" in found and (new.train.minutes or inf) > (old.train.minutes or inf):

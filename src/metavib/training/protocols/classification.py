@@ -175,13 +175,20 @@ class Classification(Experiment):
         at = {f"{AT}{shots}": known.at(shots) * t for shots, t in zip(self._validation_shots, fitted, strict=True)}
         return {"accuracy": float(accuracy), "nll": float(nll), **beside, **at, "score": -float(nll)}
 
-    def temperature(self, validation: dict[str, float]) -> Temperature:
-        """The temperature at each number of shots that was validated with, of classes in general."""
+    def temperature(self, validation: dict[str, float], start: dict[str, float]) -> Temperature:
+        """The temperature at each number of shots that was validated with, of classes in general.
+
+        A few validation classes may happen to be harder than others, or easier. A model that training starts from has
+        seen the training classes as little as them, so that it tells by how much: by the ratio of its temperatures on
+        tasks of all these classes and of the validation classes. Other trainings have nothing to tell it by.
+        """
         found = {int(name.removeprefix(AT)): t for name, t in validation.items() if name.startswith(AT)}
         if not found:
             return PLAIN
         shots = tuple(sorted(found))
-        return Temperature(shots, tuple(found[k] * self._in_general[k] for k in shots), self.known_temperature.slope)
+        if self.start is not None:
+            found = {k: t * self._of_all_classes[f"{AT}{k}"] / start[f"{AT}{k}"] for k, t in found.items()}
+        return Temperature(shots, tuple(found[k] for k in shots), self.known_temperature.slope)
 
     @property
     def known_temperature(self) -> Temperature:
@@ -189,23 +196,12 @@ class Classification(Experiment):
         return PLAIN if self.start is None else self.start.temperature
 
     @cached_property
-    def _in_general(self) -> dict[int, float]:
-        """How temperatures for classes in general differ from those for the validation classes, by number of shots.
-
-        A few validation classes may happen to be harder than others, or easier. A model that training starts from has
-        seen the training classes as little as them, so that it tells by how much: by the ratio of its temperatures on
-        tasks of all these classes and of the validation classes. Other trainings have nothing to tell it by.
-        """
-        if self.start is None:
-            return dict.fromkeys(self._validation_shots, 1.0)
+    def _of_all_classes(self) -> dict[str, float]:
+        """The validation of the model that training starts from, on tasks of training and validation classes alike."""
         model = build.model(self.config).to(self.config.device)
         self.acquaint(model)
         both = concatenate(self.splits.train, self.splits.validation)
-        of_all, of_few = (
-            Classification(self.config, self.splits._replace(validation=part)).validate(model)
-            for part in (both, self.splits.validation)
-        )
-        return {shots: of_all[f"{AT}{shots}"] / of_few[f"{AT}{shots}"] for shots in self._validation_shots}
+        return Classification(self.config, self.splits._replace(validation=both)).validate(model)
 
     def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps, on episodes that depend on the test seed alone."""

@@ -50,8 +50,13 @@ class Experiment(ABC):
         The first of them is what a progress bar shows; `score` is what models are selected by, the larger the better.
         """
 
-    def temperature(self, validation: dict[str, float]) -> Temperature:
-        """The temperature of class probabilities that a validation has fitted, where it fits one."""
+    def temperature(self, validation: dict[str, float], start: dict[str, float]) -> Temperature:
+        """The temperature of class probabilities that a validation has fitted, where it fits one.
+
+        Args:
+            validation: of the model.
+            start: of the weights that training started from, where these were those of another model; else empty.
+        """
         return PLAIN
 
     @abstractmethod

@@ -122,6 +122,18 @@ def schema(table: TableConfig) -> Schema:
     return Schema.from_json(table.columns) if table.columns else schemas.numbers(table.features)
 
 
+def check_file(table: TableConfig) -> None:
+    """Refuses a file that is not there, or is another one than the run was started with."""
+    assert table.csv is not None
+    if not Path(table.csv).is_file():
+        raise FileNotFoundError(
+            f"{table.csv} is not there: a run on a table is trained and tested on the rows of this file. Where it has "
+            "moved, say where it is: --csv FILE. (Adapting and predicting need the run folder alone.)"
+        )
+    if digest(table.csv) != table.digest:
+        raise ValueError(f"{table.csv} is not the file this run was started with: its contents have changed.")
+
+
 def read_table(table: TableConfig) -> Cells:
     """The file of a config, with ids and categories as texts; of several targets, the rows that have this one."""
     assert table.csv is not None
@@ -285,17 +297,10 @@ class Table(Experiment):
             raise ValueError(f"tables are drawn from on the CPU: set device = cpu; got {config.device!r}.")
         self.config, self.dtype, self.scaling = config, build.DTYPES[config.precision], scaling(table)
         self._likelihood = build.likelihood(config)
-        assert table.csv is not None
-        if not Path(table.csv).is_file():
-            raise FileNotFoundError(
-                f"{table.csv} is not there: a run on a table is trained and tested on the rows of this file. (Adapting "
-                "and predicting need the run folder alone.)"
-            )
-        if digest(table.csv) != table.digest:
-            raise ValueError(f"{table.csv} is not the file this run was started with: its contents have changed.")
+        check_file(table)
         cells, becomes = read_table(table), schema(table)
         rows = Rows(becomes.encode(cells), _values(cells, config), np.array(cells.ids(table.task)), becomes.sources)
-        with naming(table.csv):
+        with naming(cells.source):
             self.split = _split(rows)
             sizes = {"shots": tasks.shots, "queries": tasks.queries}
             self.source = self._tasks(self.split.train, **sizes, min_shots=tasks.min_shots)

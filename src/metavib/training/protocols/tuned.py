@@ -82,9 +82,9 @@ class Tuning(Experiment):
         """As with pictures, on vectors."""
         return self._of_vectors(model, "validation").validate(model)
 
-    def temperature(self, validation: dict[str, float]) -> Temperature:
+    def temperature(self, validation: dict[str, float], start: dict[str, float]) -> Temperature:
         """As with pictures."""
-        return self.pictures.temperature(validation)
+        return self.pictures.temperature(validation, start)
 
     def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """As with pictures, on vectors."""
