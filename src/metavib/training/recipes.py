@@ -156,7 +156,8 @@ def _all_splits(config: Config) -> Changes:
     """Tasks in all their splits; those of characters have a hundred images of more classes, seen on larger maps.
 
     DKT learns from all points of a task at once, whatever is its support, and has weights for so many classes: its
-    tasks have as many images, of five classes.
+    tasks have as many images, of five classes. RelationNet compares the maps of all pairs anew in every split, and
+    with 17 of them does little else: it has five at most.
     """
     shots, dkt = config.tasks.shots, config.method == "dkt"
     if config.tasks.channels > 1:
@@ -164,7 +165,8 @@ def _all_splits(config: Config) -> Changes:
     else:
         images = 20 if dkt else min(max(5, 2 * shots), 20)  # of a class there are twenty
         changes = {"model.poolings": 2, **tasks_of(100 // images, images, shots)}
-    return changes | ({"train.splits": 1} if dkt else {})
+    most = {"dkt": 1, "relation-net": 5}.get(config.method, changes["train.splits"])
+    return changes | {"train.splits": min(most, changes["train.splits"])}
 
 
 def tasks_of(ways: int, images: int, shots: int) -> Changes:
