@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from metavib import FewShotRegressor, Learner
 from metavib.groups import evidence, hierarchical, learn, like
-from metavib.groups.features import KNOTS, Features, Layout, Sizes, layout, spread_over
+from metavib.groups.features import FURTHEST, KNOTS, Features, Layout, Sizes, layout, spread_over
 from metavib.groups.learning import choose, edges, fit_features, refine
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.groups.prior import empty
@@ -362,6 +362,41 @@ def test_all_outputs_lie_on_one_side_of_every_edge(values, zero) -> None:
         assert (units.distance(y) > 0).all() and torch.isfinite(units.log_slope(y)).all()
         assert_close(units.restore(units.standardise(y)), y, rtol=1e-6, atol=1e-6 * float(y.abs().max()))
         assert (torch.diff(units.standardise(y.sort().values)) >= 0).all()
+
+
+@given(st.lists(st.floats(-50, 50), min_size=1, max_size=5), st.booleans())
+def test_inputs_count_as_no_further_off_than_some_deviations_beyond_all_rows(far, by_logarithm) -> None:
+    """Within reach features are those of the columns themselves; beyond it they are those of where it ends."""
+    rows = torch.linspace(-1.7, 1.7, 40, dtype=torch.float64)[:, None]
+    edges = {0: edged(rows[:, 0], -2.0)} if by_logarithm else {}
+    features = spread_over(rows, Layout([0], [0]), np.random.default_rng(0), edges).requires_grad_(False)
+    free = Features(features.sizes._replace(bounded=0)).requires_grad_(False)
+    free.load_state_dict({name: value for name, value in features.state_dict().items() if name != "ends"})
+    x = torch.tensor(far, dtype=torch.float64)[:, None]
+    lowest, highest = free.columns(rows[[0, -1]]).flatten().tolist()
+    expected = np.clip(free.columns(x).numpy(), lowest - FURTHEST, highest + FURTHEST)
+    np.testing.assert_allclose(features.columns(x).numpy(), expected)
+    assert_close(features.shared(rows), free.shared(rows))
+    narrower = features.learned_from(rows[10:20])
+    entered = free.columns(rows[10:20])
+    assert narrower.columns(x).max() <= entered.max() + FURTHEST
+
+
+def test_an_input_that_slipped_is_predicted_as_one_at_the_end_of_reach(learned) -> None:
+    model = learned[0].model
+    x, y = np.array([[0.0], [0.5]]), np.array([0.3, -0.2])
+    end = model.prior.network.body.phi.ends[1].item() + FURTHEST
+    mean, var = adapted(model, x, y, np.array([[end], [1e4], [end - 1]]))
+    assert mean[0] == mean[1] != mean[2] and var[0] == var[1] != var[2]
+
+
+def test_files_from_before_inputs_had_ends_are_read_and_wrong_ends_are_refused(learned) -> None:
+    state = learned[0].model.state_dict()
+    name = "prior.network.body.phi.ends"
+    old = {key: value for key, value in state.items() if key != name}
+    like(old).load_state_dict(old)
+    with pytest.raises(ValueError, match="ends of inputs"):
+        like(state | {name: torch.zeros(2, 9).double()})
 
 
 def test_files_from_before_logarithms_are_read(learned) -> None:

@@ -17,9 +17,13 @@ sizes, doses and prices matter by their ratios. Which columns do is for the evid
 It has one length scale, which its curve and the joint process share, in g and in h_i: its relevance. The Matern
 processes become explicit by Nystrom's method: $k(x, U) L^{-\top}$ with $L L^\top = k(U, U)$ for some inputs U. That is
 the process itself wherever the rows are among U, and its projection elsewhere.
+
+An input further than `FURTHEST` deviations beyond all that were learned from counts as no further: a line that goes on
+and on would make a slip of the pen (26 for 8.6) the largest error of all.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from math import log
 from typing import NamedTuple
 
@@ -38,6 +42,7 @@ CONSTANT = 2.0  # standard deviation of the shared constant, of outputs of varia
 SKEWED = 1.0  # skewness from which on a column is tried by its logarithm
 NEAR = 0.2  # distance of an edge from the outermost number, over that number's distance from the nearer quartile
 BOUND = 4.0  # deviations of a logarithm from its mean: closer to an edge no row counts, nor further from it
+FURTHEST = 3.0  # deviations of a column beyond the rows learned from: no input counts as further off
 NUGGET = 1e-6  # share of white noise in the Matern processes, which keeps k(U, U) regular where two of U are close
 TYPICAL, WIDTH = 0.1, 2.5  # variance of a part, beforehand, and the standard deviation of its logarithm
 LENGTHS = (log(0.1), log(10.0))  # of inputs of variance 1
@@ -105,6 +110,7 @@ class Sizes(NamedTuple):
     points: int
     own_points: int
     warped: int = 0
+    bounded: int = 0
 
 
 class Features(nn.Module):
@@ -134,6 +140,7 @@ class Features(nn.Module):
     own_points: Tensor
     warped: Tensor
     edges: Tensor
+    ends: Tensor
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -149,6 +156,8 @@ class Features(nn.Module):
         }
         if sizes.warped:  # which columns enter by a logarithm, and their edges
             shapes |= {"warped": (sizes.warped,), "edges": (len(Edge._fields), sizes.warped)}
+        if sizes.bounded:  # the lowest and the highest number of each column, as it enters
+            shapes |= {"ends": (2, sizes.columns)}
         for name, shape in shapes.items():
             index = name in ("curved", "varying", "own_curved", "warped")
             self.register_buffer(name, torch.zeros(shape, dtype=torch.int64 if index else torch.float64))
@@ -202,7 +211,18 @@ class Features(nn.Module):
         return -0.5 * torch.stack(squares).sum()
 
     def columns(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
-        """The columns as they enter: themselves, or their logarithms."""
+        """The columns as they enter: themselves, or their logarithms, not too far beyond the rows learned from."""
+        x = self._entered(x)
+        return x.clamp(self.ends[0] - FURTHEST, self.ends[1] + FURTHEST) if self.sizes.bounded else x
+
+    @torch.no_grad()
+    def learned_from(self, x: Float[Tensor, "rows d"]) -> "Features":
+        """The same features, whose inputs end where these rows do."""
+        found = deepcopy(self)
+        found.ends.copy_(_ends(self._entered(x)))
+        return found
+
+    def _entered(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         return warp(x, self.warped, self.edges) if self.sizes.warped else x
 
     def shared(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n M"]:
@@ -261,7 +281,7 @@ def spread_over(
     # With one column the joint process would be its curve once more.
     points = _centres(x, random) if x.shape[1] > 1 else x[:0]
     own_points = _centres(x[:, varying], random) if len(varying) > 1 else x[:0, varying]
-    sizes = Sizes(x.shape[1], len(curved), len(varying), len(own), len(points), len(own_points), len(edges))
+    sizes = Sizes(x.shape[1], len(curved), len(varying), len(own), len(points), len(own_points), len(edges), 1)
     features = Features(sizes)
     with torch.no_grad():
         for name, values in (
@@ -273,9 +293,15 @@ def spread_over(
             ("own_knots", torch.stack([knots[j] for j in own]) if own else none),
             ("points", points),
             ("own_points", own_points),
+            ("ends", _ends(x)),
         ):
             features.get_buffer(name).copy_(values)
     return features
+
+
+def _ends(x: Float[Tensor, "rows d"]) -> Float[Tensor, "2 d"]:
+    """The lowest and the highest number of each column."""
+    return torch.stack([x.amin(0), x.amax(0)])
 
 
 def _sd(log_variance: Tensor) -> Tensor:

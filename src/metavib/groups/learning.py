@@ -159,10 +159,8 @@ def validated(draft: Draft, units: Outputs, aside: Aside | None = None) -> Learn
     held = []
     for k in range(folds(len(sets))):
         rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
-        its, noise_k = features, noise
+        its, noise_k = features.learned_from(x[torch.as_tensor(np.concatenate(rest))]), noise
         if len(sets) <= FEW:
-            its = Features(features.sizes)
-            its.load_state_dict(features.state_dict())
             chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
             noise_k = fit_features(its, x, z, chosen, noise, weight=weight, iterations=ITERATIONS // 3).noise
         options: Any = {"weight": weight, "strength": refined.strength, "link": link}

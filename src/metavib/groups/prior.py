@@ -156,7 +156,10 @@ def like(state: Mapping[str, Tensor]) -> Model:
     curved, varying, own_curved = (indices(name) for name in ("curved", "varying", "own_curved"))
     warped = indices("warped") if f"{BODY}phi.warped" in state else 0
     points, own_points = (shape(f"{BODY}phi.{name}", 2)[0] for name in ("points", "own_points"))
-    sizes = Sizes(columns, curved, varying, own_curved, points, own_points, warped)
+    bounded = f"{BODY}phi.ends" in state
+    if bounded and shape(f"{BODY}phi.ends", 2) != (2, columns):
+        raise ValueError(f"the ends of inputs are not two of each of the {columns} columns of the table")
+    sizes = Sizes(columns, curved, varying, own_curved, points, own_points, warped, int(bounded))
     kind = Edge if "likelihood.edge" in state else Band if "likelihood.first" in state else None
     link = None if kind is None else kind(*torch.ones(len(kind._fields), dtype=torch.float64))
     freedom = None
