@@ -10,7 +10,7 @@ from metavib.adapt.learner import Learner
 from metavib.adapt.preparation import ModelSpace
 from metavib.encoders import GPEncoder
 from metavib.estimators import FewShotClassifier
-from metavib.groups import hierarchical, learn_shares, like_shares
+from metavib.groups import counting, hierarchical, learn_shares, like_shares
 from metavib.groups.evidence import Group, Shared, marginals, said_by, shared, whiten
 from metavib.groups.features import Features, Sizes
 from metavib.groups.shares import MatchedSites, PriorSites, Shares
@@ -21,11 +21,11 @@ from metavib.tasks.inputs import points
 from metavib.tasks.task import Task, examples
 
 
-def people(count=190, each=12, seed=0):
+def people(count=190, each=12, seed=0, spread=1.2):
     """Answers that depend on a column, and on who answers: rows, answers, people, and the probabilities behind them."""
     rng = np.random.default_rng(seed)
     who, x = np.repeat(np.arange(count), each), rng.normal(size=(count * each, 2))
-    p = 1 / (1 + np.exp(0.8 - 1.2 * rng.normal(size=count)[who] - x[:, 0]))
+    p = 1 / (1 + np.exp(0.8 - spread * rng.normal(size=count)[who] - x[:, 0]))
     return x, np.where(rng.random(len(x)) < p, "yes", "no"), who, p
 
 
@@ -74,13 +74,16 @@ def test_without_a_column_that_says_something_it_is_a_smoothed_share():
         assert float(found) == pytest.approx((hits + 1) / (n + 4), abs=0.07)
 
 
-def test_an_update_is_what_all_rows_at_once_give_and_columns_follow_the_classes(learned):
-    x, y, *_ = people()
+@pytest.mark.parametrize(("spread", "constant"), [(0.8, True), (3.0, False)])
+def test_an_update_is_what_all_rows_at_once_give_and_columns_follow_the_classes(spread, constant):
+    """Of people who differ strongly the rows are kept, of others a memory."""
+    x, y, who, _ = people(30, spread=spread)
+    learned = FewShotClassifier(random_state=0).fit(x, y, tasks=who)
     whole, parts = learned.adapt(x[:9], y[:9]), learned.adapt(x[:4], y[:4])
     parts.partial_fit(x[4:9], y[4:9])
     np.testing.assert_allclose(parts.predict_proba(x[:20]), whole.predict_proba(x[:20]), atol=1e-9)
     np.testing.assert_array_equal(whole.predict(x[:20]), whole.classes_[whole.predict_proba(x[:20]).argmax(1)])
-    assert whole.predictor_.n == 9 and not whole.predictor_.constant_size
+    assert whole.predictor_.n == 9 and whole.predictor_.constant_size == constant
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -143,7 +146,7 @@ def test_probabilities_are_those_of_the_exact_posterior(sd, yes, no):
 
 @pytest.mark.parametrize(
     ("sd", "rows", "least", "most"),
-    [(0.5, 10, 0, 2e-5), (1.0, 10, 0, 5e-4), (1.0, 200, 0, 3e-3), (2.0, 10, 2e-3, 6e-3), (4.0, 10, 0.02, 0.05)],
+    [(0.5, 10, 0, 5e-5), (1.414, 10, 0, 1e-3), (1.414, 200, 0, 3e-3), (2.0, 10, 1e-3, 2e-3), (4.0, 10, 0.01, 0.02)],
 )
 def test_what_sites_under_the_prior_alone_cost(sd, rows, least, most):
     """The log loss beyond that of the exact posterior, over all counts of yes, by their law: Gauss-Hermite nodes."""
@@ -267,3 +270,48 @@ def test_other_classes_are_refused_and_classes_of_their_own_are_told_apart_by_co
     assert e.candidates_ and e.adapt(x[:9], own[:9]).predict_proba(x[:5]).shape == (5, len(set(own[:9])))
     with pytest.raises(ValueError, match="task ids"):
         FewShotClassifier(backbone="hierarchical").fit(x, y)
+
+
+def test_loss_of_groups_held_out_is_that_of_each_by_itself():
+    """One by one and by scikit-learn; groups too small for the rows known are passed over."""
+    rng = np.random.default_rng(0)
+    x, y = torch.zeros(40, 1).double(), torch.tensor(rng.random(40) < 0.4).long()
+    sets, weight, model = np.split(rng.permutation(40), [3, 15, 38]), torch.tensor(rng.uniform(1, 3, 40)), level(1.5)
+    wanted = 0.0
+    for rows in sets[1:3]:
+        few, asked = rows[:5], rows[5 : 5 + counting.QUERIES]
+        query = points(examples(x[asked], y[asked]))
+        q = model.encoder(examples(x[few], y[few]), query, model.prior, model.likelihood, weight=weight[few])
+        p = model.likelihood.predict(q.marginals())
+        wanted += log_loss(y[asked], p, labels=[0, 1], sample_weight=weight[asked])
+    assert counting.loss(model, x, y, weight, sets, 5) == pytest.approx(wanted)
+    assert counting.loss(model, x, y, weight, sets, 30) == 0
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_a_row_counts_for_more_where_groups_are_one_way_or_the_other(always):
+    """Two kinds of people, 97 % yes and 3 %: after one yes it is 94 %, by Bayes. Of Gaussian ones a row counts once."""
+    rng = np.random.default_rng(1)
+    who = np.repeat(np.arange(60), 8)
+    log_odds = 3.5 * rng.choice([-1, 1], 60) if always else 1.5 * rng.normal(size=60)
+    y = torch.tensor(rng.random(len(who)) < expit(log_odds[who])).long()
+    x = torch.zeros(len(who), 1).double()
+    model = learn_shares(x, y, who, classes=2, seed=0)
+    count = float(model.likelihood.count)
+    assert 1.4 <= count if always else 0.7 <= count <= 1.4
+    if always:
+        once = Model(model.prior, model.encoder, Shares(model.likelihood.base))
+        after = Task(examples(x[:1], torch.ones(1).long()), examples(x[:1], y[:1]))
+        p, plain = (float(m.likelihood.predict(m(after))[0, 1]) for m in (model, once))
+        assert plain < p < 0.94 + 0.02
+
+
+def test_files_from_before_rows_were_counted_are_read():
+    x, who = torch.linspace(-1, 1, 60).double()[:, None], np.repeat(np.arange(20), 3)
+    state = dict(learn_shares(x, (torch.arange(60) % 5 == 0).long(), who, classes=2, seed=0).state_dict())
+    with pytest.raises(ValueError, match="no number above zero"):
+        like_shares(state | {"likelihood.count": torch.tensor(-1.0)})
+    del state["likelihood.count"]
+    old = like_shares(state)
+    old.load_state_dict(state)
+    assert old.likelihood.count is None

@@ -10,12 +10,13 @@ $\sigma$ itself and the sites of all *other* rows (`matched`). Under such sites 
 2. In turns, sites are matched and the kernels' parameters follow the evidence of the sites: `climb`. Where sites have
    converged its gradient is that of the evidence of the labels themselves, in the approximation of expectation
    propagation.
-3. The posterior of what groups share is that of the sites of many rows.
+3. The posterior of what groups share is that of the sites of many rows: `prior_given`.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from metavib.groups.features import Features
 from metavib.groups.prior import hierarchical
 from metavib.groups.rows import Block, blocks, members
 from metavib.groups.sites import Natural, matched, towards
-from metavib.model import Model
+from metavib.priors import FunctionPrior
 
 ROWS = 3000  # that set the kernels' parameters: a yes or no says less than a number does
 TURNS, SWEEPS, ITERATIONS = 8, 3, 5  # turns, and in each the sweeps over all sites and the iterations of L-BFGS
@@ -41,6 +42,16 @@ def log_odds(y: Float[Tensor, " rows"], weight: Float[Tensor, " rows"]) -> float
     return log(max(yes, 0.5) / max(no, 0.5))
 
 
+class Logit(NamedTuple):
+    """What was learned of a yes: features, base log-odds, sites of the rows that were looked at, and the prior."""
+
+    features: Features
+    sign: Tensor
+    base: float
+    site: Natural
+    prior: FunctionPrior
+
+
 def learn_logistic(
     x: Float[Tensor, "rows d"],
     y: Float[Tensor, " rows"],
@@ -49,7 +60,7 @@ def learn_logistic(
     *,
     seed: int,
     weight: Float[Tensor, " rows"],
-) -> Model:
+) -> Logit:
     """Learns the prior of the log-odds of a yes in a new group, beyond those of all rows together.
 
     Args:
@@ -70,9 +81,28 @@ def learn_logistic(
         site, _ = sweep(features, x, sign, base, weight, list(blocks(some)), site, SWEEPS)
         climb(features, x, site.m - base, weight * site.tau, some, level=1 / scale**2)
     many = learning.sample(sets, learning.REFINE_ROWS, learning.SHARED_EACH, random)
-    _, w = sweep(features, x, sign, base, weight, list(blocks(many)), site, LAST)
-    sampled = x[torch.as_tensor(np.concatenate(many)[:4000])]
-    return hierarchical(features, w, learning.directions(features.own(sampled)), 1.0, sampled)
+    site, w = sweep(features, x, sign, base, weight, list(blocks(many)), site, LAST)
+    return Logit(features, sign, base, site, _prior(features, w, x, many))
+
+
+def prior_given(of: Logit, x: Tensor, weight: Tensor, sets: Sequence[np.ndarray]) -> FunctionPrior:
+    """The prior of a new group given some groups alone, under features that were learned from all.
+
+    Args:
+        of: what was learned.
+        x: rows `(rows, d)`.
+        weight: how many rows each stands for.
+        sets: the rows of each of these groups.
+    """
+    _, w = sweep(of.features, x, of.sign, of.base, weight, list(blocks(sets)), of.site, SWEEPS)
+    return _prior(of.features, w, x, sets)
+
+
+def _prior(features: Features, w: Shared, x: Tensor, sets: Sequence[np.ndarray]) -> FunctionPrior:
+    sampled = x[torch.as_tensor(np.concatenate(sets)[:4000])]
+    prior = hierarchical(features, w, learning.directions(features.own(sampled)), 1.0, sampled).prior
+    assert isinstance(prior, FunctionPrior)
+    return prior
 
 
 def _start(

@@ -11,12 +11,17 @@ Rows become Gaussian sites by expectation propagation (`metavib.groups.logistic`
 classes one has a function, of more each has one, and probabilities are made to add up to 1.
 
 The site of a row depends on the other rows of its group, so that the points of a group are kept (`MatchedSites`). Where
-two classes are as frequent in one group as in another, up to log-odds of variance 1, what the others add is next to
+two classes are as frequent in one group as in another, up to log-odds of variance 2, what the others add is next to
 nothing: sites are matched under the prior alone, and what is known of a group is a sum over its rows, of constant size
 (`PriorSites`).
+
+Log-odds of groups need not be Gaussian. Where people always say yes or never do, one row says more than a Gaussian
+makes of it. So each row of a new group counts as some number of rows, its likelihood to that power; how many is chosen
+by groups held out (`metavib.groups.counting`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -26,8 +31,10 @@ from torch import Tensor, nn
 
 from metavib.encoders import GPEncoder, SiteEncoder
 from metavib.encoders.encoder import Encoder
-from metavib.groups.logistic import learn_logistic, log_odds
+from metavib.groups.counting import choose_count
+from metavib.groups.logistic import learn_logistic, log_odds, prior_given
 from metavib.groups.prior import like
+from metavib.groups.rows import members
 from metavib.groups.sites import Natural, matched, towards
 from metavib.kernels import Kernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood
@@ -41,9 +48,11 @@ from metavib.random import Noise
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
 
-ALIKE = 1.0  # variance of a new group's log-odds up to which sites are matched under the prior alone
+ALIKE = 2.0  # variance of a new group's log-odds up to which sites are matched under the prior alone
+NARROW = 0.5  # of that variance: what it is taken for when these are matched
 SWEEPS = 8  # over the sites of a new group's rows
 COMPARED = 4000  # rows at which that variance is asked for, at most
+COUNT = "likelihood.count"
 SAMPLES = 200  # of the functions of several classes, where an expectation has no closed form
 
 
@@ -56,6 +65,7 @@ class Shares(ClassLikelihood):
 
     Args:
         base: log-odds of each of these classes among all rows learned from, which are added to the latent functions.
+        count: how many rows each row of a new group counts as; one where None.
 
     Example:
         One person in four says yes; of another it is known that they say it more often, how often is not.
@@ -67,11 +77,13 @@ class Shares(ClassLikelihood):
     """
 
     base: Tensor
+    count: Tensor | None
 
-    def __init__(self, base: Tensor) -> None:
+    def __init__(self, base: Tensor, count: Tensor | None = None) -> None:
         super().__init__()
         self.latents, self.classes = len(base), max(2, len(base))
         self.register_buffer("base", base)
+        self.register_buffer("count", count)
 
     def targets(self, y: Tensor) -> Tensor:
         """+1 in the columns of a row's own class, -1 in the others."""
@@ -116,9 +128,12 @@ class Shares(ClassLikelihood):
 class PriorSites(SiteEncoder):
     r"""Sites of rows of the second of two classes, and of the first, each matched under the prior alone.
 
-    The site of a row depends on no other row, and sites of disjoint rows add up. What that costs is known where groups
-    have a level $N(0, v)$ and nothing else: beyond the log loss of the exact posterior, less than 0.0005 after 10 rows
-    and 0.003 after 200 where v is at most 1, but up to 0.006 after 10 where v = 4, and 0.05 where v = 16.
+    The site of a row depends on no other row, and sites of disjoint rows add up. A site that is matched where f may be
+    anywhere is wrong once other rows say where f is. So the variance it is matched under lies between that before all
+    rows and that after many: half of the first. What is lost is known where groups have a level $N(0, v)$ and nothing
+    else: beyond the log loss of the exact posterior, less than 0.001 after 10 rows and 0.003 after 200 where v is at
+    most 2; but 0.002 and 0.006 where v = 4, and 0.012 and 0.03 where v = 16. (Under the whole variance it would be
+    0.001, 0.004, 0.005, 0.013, 0.04 and 0.07.)
     """
 
     alone: Tensor
@@ -142,7 +157,8 @@ class PriorSites(SiteEncoder):
     ) -> Sites:
         """Sites of f less its mean."""
         group = _Group(kernel, phi, mask, likelihood, 0, weight)
-        return group.observed(group.match(self(phi, y, mask, likelihood)))
+        narrow = Normal(group.before.mean, NARROW * group.before.var)
+        return group.observed(group.match(self(phi, y, mask, likelihood), narrow))
 
 
 @final
@@ -195,6 +211,7 @@ class _Group:
         assert isinstance(likelihood, Shares)
         one = torch.ones_like(phi[..., 0])
         self.counted = one if weight is None else torch.where(mask, weight.to(phi.dtype), one)
+        self.counted = self.counted if likelihood.count is None else self.counted * likelihood.count
         mean = kernel.mean(phi)
         assert mean is not None
         self.mean, self.mask, self.base = mean, mask, likelihood.base[column]
@@ -307,13 +324,20 @@ def learn_shares(
         (True, True)
     """
     weight = torch.ones(len(x), dtype=x.dtype) if weight is None else weight
-    priors, base = [], []
+    logits = []
     for number in range(classes) if classes > 2 else (1,):
         yes = (y == number).double()
-        base.append(log_odds(yes, weight))
-        priors.append(learn_logistic(x, yes, group, base[-1], seed=seed, weight=weight).prior)
-    sites = PriorSites if len(priors) == 1 and _variance(priors[0], x) <= ALIKE else MatchedSites
-    return _model(priors, Shares(torch.tensor(base, dtype=torch.float64)), sites)
+        logits.append(learn_logistic(x, yes, group, log_odds(yes, weight), seed=seed, weight=weight))
+    sites = PriorSites if len(logits) == 1 and _variance(logits[0].prior, x) <= ALIKE else MatchedSites
+    base = torch.tensor([logit.base for logit in logits], dtype=torch.float64)
+
+    def model(priors: Sequence[nn.Module], count: float) -> Model:
+        return _model(priors, Shares(base, torch.tensor(count, dtype=torch.float64)), sites)
+
+    def without(rest: Sequence[np.ndarray]) -> Callable[[float], Model]:
+        return partial(model, [prior_given(logit, x, weight, rest) for logit in logits])
+
+    return model([logit.prior for logit in logits], choose_count(without, x, y, weight, members(group), seed=seed))
 
 
 @torch.no_grad()
@@ -349,7 +373,12 @@ def like_shares(state: Mapping[str, Tensor]) -> Model:
         part = {f"prior.{k.removeprefix(prefix)}": t for k, t in state.items() if k.startswith(prefix)}
         parts.append(like(part).prior)
     sites = PriorSites if "encoder.sites.alone" in state else MatchedSites
-    return _model(parts, Shares(torch.zeros(latents, dtype=torch.float64)), sites)
+    count = None
+    if COUNT in state:  # which files have from before rows were counted
+        if state[COUNT].ndim or not bool(state[COUNT] > 0):
+            raise ValueError(f"{COUNT} is no number above zero")
+        count = torch.ones((), dtype=torch.float64)
+    return _model(parts, Shares(torch.zeros(latents, dtype=torch.float64), count), sites)
 
 
 def _model(priors: Sequence[nn.Module], likelihood: Shares, sites: type[PriorSites] | type[MatchedSites]) -> Model:
