@@ -1,16 +1,22 @@
 """Classes that are new in every task, told apart by the columns of a table."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
+from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
 from metavib import FewShotClassifier
 from metavib.adapt.learner import Learner
-from metavib.encoders import gp
+from metavib.encoders import OwnSites, SimplifiedSites, gp
 from metavib.estimators import columns
 from metavib.estimators.columns import SPHERE, learn_columns
 from metavib.estimators.tasks import Rows
+from metavib.kernels import RBF
+from metavib.likelihoods import Softmax
 from metavib.networks.whitened import Whitened, rank_for
 from metavib.tasks.inputs import Inputs
 
@@ -166,10 +172,10 @@ def test_of_more_columns_than_rows_the_coordinates_of_the_rows_are_as_good(monke
 
 def test_of_thousands_of_columns_rows_are_kept_and_predictions_are_those_of_a_memory(monkeypatch):
     rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(10), 5)
-    x = rng.normal(size=(50, gp.WIDEST + 2)) + rng.normal(size=(10, gp.WIDEST + 2))[labels]
-    learned = FewShotClassifier(kernel="linear", random_state=0).fit(x[:30], labels[:30])
-    new, known = slice(30, 50), np.arange(30, 50) % 5 < 3
+    labels = np.repeat(np.arange(14), 5)
+    x = rng.normal(size=(70, gp.WIDEST + 2)) + rng.normal(size=(14, gp.WIDEST + 2))[labels]
+    learned = FewShotClassifier(kernel="linear", random_state=0).fit(x[:50], labels[:50])
+    new, known = slice(50, 70), np.arange(50, 70) % 5 < 3
     few = learned.adapt(x[new][known], labels[new][known])
     found = few.predict_proba(x[new])
     assert not few.predictor_.constant_size and "2,050 features" in few.learner_.trained.obstacle
@@ -178,3 +184,80 @@ def test_of_thousands_of_columns_rows_are_kept_and_predictions_are_those_of_a_me
     whole = learned.adapt(x[new][known], labels[new][known])
     assert whole.predictor_.constant_size
     np.testing.assert_allclose(whole.predict_proba(x[new]), found, atol=1e-9)
+
+
+def own(phi, y, *, classes, learned_from=3, mask=None, kernel=None):
+    """Targets of sites under a plain kernel, over those that they start from."""
+    inner, real = SimplifiedSites(m=2.0, s=0.5).double(), torch.ones_like(y, dtype=torch.bool) if mask is None else mask
+    parts = kernel or RBF(1.0, scale=4.0).double(), phi, y, real, Softmax(classes)
+    with torch.no_grad():
+        (m, s), plain = OwnSites(inner, learned_from).double().under(*parts), inner.under(*parts)
+    torch.testing.assert_close(s, plain.s)
+    return m.abs().amax((-2, -1)) / 2.0
+
+
+def rows_of(distance, each=4, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(classes), each)
+    return torch.tensor(rng.normal(size=(len(y), 2)) + distance * np.eye(classes)[y][:, :2]), torch.tensor(y)
+
+
+@pytest.mark.parametrize(("distance", "learned_from"), [(0.0, 2), (2.0, 2), (5.0, 2), (5.0, 30)])
+def test_targets_are_as_large_as_rows_left_out_say(distance, learned_from):
+    """By numbers: folds of one row of each class, a posterior by inverses, and the sum that is smallest."""
+    phi, y = rows_of(distance)
+    x, labels = phi.numpy(), y.numpy()
+    K = 4 * np.exp(-0.5 * ((x[:, None] - x[None]) ** 2).sum(-1))
+    targets = 2.0 * (2 * np.eye(3)[labels] - 1)
+    rank = np.array([np.sum(x[labels == c].sum(1) < v) for c, v in zip(labels, x.sum(1), strict=True)])
+    mean, var = np.zeros((12, 3)), np.zeros(12)
+    for k in range(4):
+        out, rest = rank == k, rank != k
+        gain = K[np.ix_(out, rest)] @ np.linalg.inv(K[np.ix_(rest, rest)] + 0.5 * np.eye(rest.sum()))
+        mean[out] = gain @ targets[rest]
+        var[out] = 4 - np.einsum("ij,ij->i", gain, K[np.ix_(out, rest)])
+    grid = np.linspace(-2, 2, 41)
+    f = np.exp(grid)[:, None, None] * mean / np.sqrt(1 + np.pi * var / 4)[:, None]
+    losses = -log_softmax(f, -1)[:, np.arange(12), labels].sum(1) + learned_from / 2 * grid**2
+    assert float(own(phi, y, classes=3, learned_from=learned_from)) == pytest.approx(np.exp(grid[losses.argmin()]))
+
+
+def test_classes_far_apart_have_larger_targets_than_classes_that_are_the_same_and_single_rows_those_they_had():
+    near, far = (float(own(*rows_of(d), classes=3)) for d in (0.0, 6.0))
+    assert near < 0.8 and far > 1.2
+    assert float(own(*rows_of(6.0, each=1), classes=3)) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_targets_depend_neither_on_the_order_of_rows_nor_on_tasks_beside_them(seed):
+    """A task in another order, and one in a batch with a larger one and with padding."""
+    (phi, y), (more, labels) = rows_of(2.0, each=3, seed=seed), rows_of(4.0, each=5, seed=seed + 9)
+    order = torch.tensor(np.random.default_rng(seed).permutation(9))
+    alone = own(phi, y, classes=3)
+    torch.testing.assert_close(own(phi[order], y[order], classes=3), alone)
+    mask = torch.arange(15) < torch.tensor([[9], [15]])
+    padded = torch.stack([torch.cat([phi, torch.full((6, 2), 7.0).double()]), more])
+    both = own(padded, torch.stack([torch.cat([y, torch.zeros(6).long()]), labels]), classes=3, mask=mask)
+    torch.testing.assert_close(both, torch.stack([alone, own(more, labels, classes=3)]))
+
+
+def test_few_classes_to_learn_from_are_no_reason_to_be_wrong_about_how_sure_to_be(tmp_path):
+    """Four classes that are far apart, and new ones that are the same; a file keeps what a task's rows say."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(7), 30)
+    x = rng.normal(size=(210, 3)) + np.where(labels < 4, 6.0, 0.0)[:, None] * rng.normal(size=(7, 3))[labels]
+    learned = FewShotClassifier(kernel="linear", random_state=0).fit(x[labels < 4], labels[labels < 4])
+    known, asked = ((labels >= 4) & (np.arange(210) % 30 < 5), (labels >= 4) & (np.arange(210) % 30 >= 5))
+    few = learned.adapt(x[known], labels[known])
+    assert not few.predictor_.constant_size and "points of a task together" in few.learner_.trained.obstacle
+    p = few.predict_proba(x[asked])
+    plain = deepcopy(learned)
+    plain.model_.encoder.sites = plain.model_.encoder.sites.inner
+    plain.learner_ = Learner(plain.model_)
+    before = plain.adapt(x[known], labels[known]).predict_proba(x[asked])
+    assert log_loss(labels[asked], p) < log_loss(labels[asked], before) - 0.05
+    learned.save(tmp_path / "few.metavib")
+    again = FewShotClassifier.load(tmp_path / "few.metavib").adapt(x[known], labels[known])
+    np.testing.assert_array_equal(again.predict_proba(x[asked]), p)
+    state = plain.model_.state_dict()
+    columns.like_columns(state, learned.candidates_[0].kernel).load_state_dict(state)  # as files were before

@@ -7,6 +7,7 @@ from metavib.encoders.gp import GPEncoder as GPEncoder
 from metavib.encoders.gradient import Descent as Descent
 from metavib.encoders.gradient import GaussianGradientEncoder as GaussianGradientEncoder
 from metavib.encoders.gradient import GradientEncoder as GradientEncoder
+from metavib.encoders.own import OwnSites as OwnSites
 from metavib.encoders.sites import ExactSites as ExactSites
 from metavib.encoders.sites import FullSites as FullSites
 from metavib.encoders.sites import GeneralSites as GeneralSites

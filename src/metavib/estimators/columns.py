@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.encoders import SimplifiedSites
+from metavib.encoders import GPEncoder, OwnSites, SimplifiedSites
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots
 from metavib.kernels import RBF, Cosine, Kernel, Linear, Matern32, Matern52
 from metavib.likelihoods import Softmax
@@ -40,6 +40,7 @@ WIDEST = 2048  # columns on the sphere, whose directions are those of a whole co
 KNOWN = (1, 3, 10)  # support points of a class in the tasks of a fold, as far as classes have them
 FOLDS, EACH = 3, 10  # folds of classes (two, twice, of few), and tasks drawn of each fold at each of these sizes
 QUERIES = 8  # query points of a class
+MANY = 10  # classes of embeddings that say enough of how sure to be, so that the rows of a task need not be kept
 STEPS = 15  # of L-BFGS
 SAMPLES = 50  # of the softmax likelihood
 DOUBT = 1e-3  # weight of the squared distance of the numbers from where they start: perfect classes want no bounds
@@ -139,6 +140,9 @@ def learn_columns(
     with torch.no_grad():
         for p, by in zip(_learned(model), moved, strict=True):
             p.add_(by)
+    classes = len(np.unique(np.stack([rows.ids, rows.y.numpy()]), axis=1).T)
+    if not embeddings or classes < MANY:
+        model = _by_its_own_rows(model, classes)
     temperature = _temperature(models, theirs) if embeddings else PLAIN
     return Columns(model, [each.candidate for each in tried], temperature)
 
@@ -152,8 +156,10 @@ def like_columns(state: Mapping[str, Tensor], kernel: str) -> Model:
     """
     columns, rank = state["prior.network.body.directions"].shape
     if "prior.network.body.share" in state:
-        return _on_columns(Embedded(columns), kernel)
-    return _on_columns(Whitened(columns, rank=rank, reach=1.0), kernel)
+        model = _on_columns(Embedded(columns), kernel)
+    else:
+        model = _on_columns(Whitened(columns, rank=rank, reach=1.0), kernel)
+    return _by_its_own_rows(model, 1) if "encoder.sites.learned_from" in state else model
 
 
 def _folds(rows: Rows, ways: int, shots: tuple[int, int], random: np.random.Generator) -> list[Fold]:
@@ -207,6 +213,12 @@ def _on_columns(whitened: Whitened | Embedded, kernel: str, columns: int | None 
     """GP-VIB on whitened columns; `columns` of a table, where what is whitened are other coordinates of its rows."""
     k = _kernel(kernel, whitened.features, columns or whitened.features)
     return gp_vib(whitened, k, SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()
+
+
+def _by_its_own_rows(model: Model, classes: int) -> Model:
+    """The model of tasks whose own rows say how sure to be, beside the classes that it was learned from."""
+    assert isinstance(model.encoder, GPEncoder)
+    return Model(model.prior, GPEncoder(OwnSites(model.encoder.sites, classes)), model.likelihood).double()
 
 
 def _kernel(name: str, features: int, columns: int) -> Kernel:
