@@ -146,7 +146,15 @@ def test_probabilities_are_those_of_the_exact_posterior(sd, yes, no):
 
 @pytest.mark.parametrize(
     ("sd", "rows", "least", "most"),
-    [(0.5, 10, 0, 5e-5), (1.414, 10, 0, 1e-3), (1.414, 200, 0, 3e-3), (2.0, 10, 1e-3, 2e-3), (4.0, 10, 0.01, 0.02)],
+    [
+        (0.5, 10, 0, 5e-5),
+        (1.414, 10, 0, 1e-3),
+        (1.414, 200, 0, 3e-3),
+        (2.0, 10, 1e-3, 2e-3),
+        (2.0, 200, 5e-3, 6.5e-3),
+        (4.0, 10, 0.01, 0.0125),
+        (4.0, 200, 0.025, 0.031),
+    ],
 )
 def test_what_sites_under_the_prior_alone_cost(sd, rows, least, most):
     """The log loss beyond that of the exact posterior, over all counts of yes, by their law: Gauss-Hermite nodes."""
