@@ -120,10 +120,8 @@ DEVELOPMENT = {
     "Pixel": Source("nlme", "Pixel", "pixel", "Dog", "Side day"),
     "RatPup": Source("nlme", "RatPupWeight", "weight", "Litter", "sex Lsize Treatment"),
     "cake": Source("lme4", "cake", "angle", "replicate", "recipe temp"),
-    "Glucose": Source("nlme", "Glucose", "conc", "Subject", "Time Meal"),
     "Rice": Source("plm", "RiceFarms", "goutput", "id", "size status varieties bimas seed urea phosphate"),
     "Quinidine": Source("nlme", "Quinidine", "conc", "Subject", "time dose Age Height Weight"),
-    "Airline": Source("Ecdat", "Airline", "cost", "airline", "year output pf lf"),
     "bacteria": Source("MASS", "bacteria", "y", "ID", "ap hilo week trt", "classes"),
     "ohio": Source("geepack", "ohio", "resp", "id", "age smoke", "classes", _some_groups(200, "id")),
     "union": Source(
