@@ -241,6 +241,20 @@ def test_targets_depend_neither_on_the_order_of_rows_nor_on_tasks_beside_them(se
     torch.testing.assert_close(both, torch.stack([alone, own(more, labels, classes=3)]))
 
 
+def test_a_row_of_weight_three_is_that_row_three_times():
+    phi, y = rows_of(3.0)
+    weight, kernel, inner = torch.ones(12).double(), RBF(1.0, scale=4.0).double(), SimplifiedSites(m=2.0, s=0.5)
+    weight[::3] = 3.0
+    sites, again = OwnSites(inner, 2).double(), torch.arange(12).repeat_interleave(weight.long())
+    with torch.no_grad():
+        m, s = sites.under(kernel, phi, y, torch.ones(12, dtype=torch.bool), Softmax(3), weight)
+        copies = sites.under(kernel, phi[again], y[again], torch.ones(len(again), dtype=torch.bool), Softmax(3))
+        plain = sites.under(kernel, phi, y, torch.ones(12, dtype=torch.bool), Softmax(3))
+    torch.testing.assert_close(m[again], copies.m)
+    torch.testing.assert_close(s[::3], plain.s[::3] / 3)
+    assert not torch.allclose(m, plain.m)
+
+
 def test_few_classes_to_learn_from_are_no_reason_to_be_wrong_about_how_sure_to_be(tmp_path):
     """Four classes that are far apart, and new ones that are the same; a file keeps what a task's rows say."""
     rng = np.random.default_rng(0)

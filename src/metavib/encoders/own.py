@@ -8,7 +8,8 @@ of all sites are then multiplied by the factor c under which that goes best,
 $$\sum_j -\log p_c(y_j \mid \text{the other folds}) + \tfrac{N}{2} (\log c)^2,$$
 
 where N is the number of classes learned from: the more of these there are, the better c = 1 is known. The posterior
-mean is c times what it was, and no variance changes.
+mean is c times what it was, and no variance changes. Equal points of a class are left out together, and a point of
+weight w counts as w of them.
 """
 
 from math import pi
@@ -82,14 +83,15 @@ class OwnSites(SiteEncoder):
                 kept = Sites(m.masked_fill(left.unsqueeze(-1), 0.0), s.masked_fill(left, 1.0))
                 q = posterior(kernel, phi, mask & ~left, kept).marginals(phi)
                 mean, var = (torch.where(left.unsqueeze(-1), new, old) for new, old in ((q.mean, mean), (q.var, var)))
-        return Sites(self._factor(mean, var, y, fold >= 0).unsqueeze(-1).unsqueeze(-1) * m, s)
+        counted = (fold >= 0) * (1.0 if weight is None else weight)
+        return Sites(self._factor(mean, var, y, counted).unsqueeze(-1).unsqueeze(-1) * m, s)
 
     def _factor(
         self,
         mean: Float[Tensor, "*b n N"],
         var: Float[Tensor, "*b n 1"],
         y: Int[Tensor, "*b n"],
-        left: Bool[Tensor, "*b n"],
+        counted: Float[Tensor, "*b n"],
     ) -> Float[Tensor, "*b"]:
         r"""c of each task.
 
@@ -100,25 +102,26 @@ class OwnSites(SiteEncoder):
         f = (mean / (1 + pi * var / 4).sqrt()).unsqueeze(-1) * log_c.exp()  # (..., n, N, factors)
         at = y[..., None, None].expand(*y.shape, 1, len(log_c))
         losses = -torch.log_softmax(f, -2).gather(-2, at).squeeze(-2)
-        loss = torch.where(left.unsqueeze(-1), losses, 0.0).sum(-2) + 0.5 * self.learned_from * log_c.square()
+        loss = (counted.unsqueeze(-1) * losses).sum(-2) + 0.5 * self.learned_from * log_c.square()
         return log_c[loss.argmin(-1)].exp()
 
 
 def folds(phi: Float[Tensor, "*b n m"], y: Int[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Int[Tensor, "*b n"]:
-    """The fold of each point, one class like the other: -1 for padding, and for points that are alone in their class.
+    """The fold of each point, one class like the other; -1 for padding, and where no other point of the class differs.
 
     Points of a class are numbered by what they are, not by when they came: a task is the same in whatever order it is
     learned.
 
     Example:
         >>> import torch
-        >>> phi, y = torch.tensor([[3.0], [1.0], [2.0], [7.0]]), torch.tensor([0, 0, 0, 1])
-        >>> folds(phi, y, torch.ones(4, dtype=torch.bool)).tolist()
-        [2, 0, 1, -1]
+        >>> phi, y = torch.tensor([[3.0], [1.0], [2.0], [1.0], [7.0]]), torch.tensor([0, 0, 0, 0, 1])
+        >>> folds(phi, y, torch.ones(5, dtype=torch.bool)).tolist()
+        [2, 0, 1, 0, -1]
     """
     same = (y[..., :, None] == y[..., None, :]) & mask[..., :, None] & mask[..., None, :]
     key, place = phi.sum(-1), torch.arange(y.shape[-1], device=y.device)
     mine, other = key[..., :, None], key[..., None, :]
-    before = (other < mine) | ((other == mine) & (place < place[:, None]))
-    alone = same.sum(-1) < 2
-    return ((same & before).sum(-1) % FOLDS).masked_fill(alone, -1)
+    again = (same & (mine == other) & (place < place[:, None])).any(-1)  # of a point that came before
+    below = same & (other < mine) & ~again[..., None, :]
+    alone = ~(same & (mine != other)).any(-1)
+    return (below.sum(-1) % FOLDS).masked_fill(alone, -1)
