@@ -12,6 +12,7 @@ from sklearn.metrics import log_loss
 from metavib import FewShotClassifier
 from metavib.adapt.learner import Learner
 from metavib.encoders import OwnSites, SimplifiedSites, gp
+from metavib.encoders.own import ranks
 from metavib.estimators import columns
 from metavib.estimators.columns import SPHERE, learn_columns
 from metavib.estimators.tasks import Rows
@@ -209,7 +210,8 @@ def test_targets_are_as_large_as_rows_left_out_say(distance, learned_from):
     x, labels = phi.numpy(), y.numpy()
     K = 4 * np.exp(-0.5 * ((x[:, None] - x[None]) ** 2).sum(-1))
     targets = 2.0 * (2 * np.eye(3)[labels] - 1)
-    rank = np.array([np.sum(x[labels == c].sum(1) < v) for c, v in zip(labels, x.sum(1), strict=True)])
+    key = np.modf(1e4 * np.sin(x.sum(1)))[0]
+    rank = np.array([np.sum(key[labels == c] < v) for c, v in zip(labels, key, strict=True)])
     mean, var = np.zeros((12, 3)), np.zeros(12)
     for k in range(4):
         out, rest = rank == k, rank != k
@@ -239,6 +241,28 @@ def test_targets_depend_neither_on_the_order_of_rows_nor_on_tasks_beside_them(se
     padded = torch.stack([torch.cat([phi, torch.full((6, 2), 7.0).double()]), more])
     both = own(padded, torch.stack([torch.cat([y, torch.zeros(6).long()]), labels]), classes=3, mask=mask)
     torch.testing.assert_close(both, torch.stack([alone, own(more, labels, classes=3)]))
+
+
+def test_points_are_numbered_within_their_class():
+    """By a loop; equal points alike, padding and points without another one of their class not at all."""
+    rng = np.random.default_rng(0)
+    phi, y = torch.tensor(rng.integers(0, 9, (4, 30, 1))).double(), torch.tensor(rng.integers(0, 40, (4, 30)))
+    mask = torch.tensor(rng.random((4, 30)) < 0.8)
+    y[:2] %= 3
+    found = ranks(phi, y, mask)
+    for i in range(4):
+        for c in y[i].unique():
+            mine = mask[i] & (y[i] == c)
+            different = phi[i, mine].unique()
+            numbers = {float(value): set(found[i, mine & (phi[i, :, 0] == value)].tolist()) for value in different}
+            wanted = [{k} for k in range(len(different))] if len(different) > 1 else [{-1}] * len(different)
+            assert sorted(numbers.values(), key=min) == wanted
+        assert (found[i, ~mask[i]] == -1).all()
+
+
+def test_some_points_of_each_class_say_enough_of_a_large_task():
+    phi, y = rows_of(2.0, each=400)
+    assert float(own(phi, y, classes=3)) == pytest.approx(float(own(phi[:1200:3], y[:1200:3], classes=3)), rel=0.25)
 
 
 def test_a_row_of_weight_three_is_that_row_three_times():

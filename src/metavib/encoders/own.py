@@ -21,12 +21,13 @@ from torch import Tensor
 
 from metavib.encoders.sites import SiteEncoder
 from metavib.kernels import Kernel
-from metavib.likelihoods import Likelihood, Softmax
+from metavib.likelihoods import Likelihood
 from metavib.posteriors.functions import posterior
 from metavib.posteriors.memory import Sites
 
 FOLDS = 5
 STEPS, STEP = 20, 0.1  # of log c that are tried, up and down from zero
+ENOUGH = 500  # points of a task that are asked, the first ones of each class
 
 
 @final
@@ -74,54 +75,75 @@ class OwnSites(SiteEncoder):
     ) -> Sites:
         """The same with targets times c."""
         m, s = self.inner.under(kernel, phi, y, mask, likelihood, weight)
-        assert isinstance(likelihood, Softmax)
-        fold = folds(phi, y, mask)
-        mean, var = torch.zeros_like(m), torch.ones_like(m[..., :1])
-        for k in range(FOLDS):
-            left = fold == k
-            if bool(left.any()):
-                kept = Sites(m.masked_fill(left.unsqueeze(-1), 0.0), s.masked_fill(left, 1.0))
-                q = posterior(kernel, phi, mask & ~left, kept).marginals(phi)
-                mean, var = (torch.where(left.unsqueeze(-1), new, old) for new, old in ((q.mean, mean), (q.var, var)))
-        counted = (fold >= 0) * (1.0 if weight is None else weight)
-        return Sites(self._factor(mean, var, y, counted).unsqueeze(-1).unsqueeze(-1) * m, s)
+        if not y.numel():
+            return Sites(m, s)
+        counted = torch.ones_like(phi[..., 0]) if weight is None else weight
+        rank = ranks(phi, y, mask)
+        asked = [phi, y, mask, m, s.expand(y.shape), counted, rank]
+        if y.shape[-1] > ENOUGH:
+            some = torch.where(mask, rank, y.shape[-1]).argsort(dim=-1, stable=True)[..., :ENOUGH]
+            asked = [_taken(t, some) for t in asked]
+        c = self._factor(kernel, *asked)
+        return Sites(c.unsqueeze(-1).unsqueeze(-1) * m, s)
 
     def _factor(
-        self,
-        mean: Float[Tensor, "*b n N"],
-        var: Float[Tensor, "*b n 1"],
-        y: Int[Tensor, "*b n"],
-        counted: Float[Tensor, "*b n"],
+        self, kernel: Kernel, phi: Tensor, y: Tensor, mask: Tensor, m: Tensor, s: Tensor, counted: Tensor, rank: Tensor
     ) -> Float[Tensor, "*b"]:
         r"""c of each task.
 
         The difference of two functions has the variance 2 v. What that makes of a logistic function's mean is $\sigma(d
         / \sqrt{1 + \pi v / 4})$ (MacKay, 1992), all but exactly, and the softmax of several is treated alike.
         """
-        log_c = STEP * torch.arange(-STEPS, STEPS + 1, dtype=mean.dtype, device=mean.device)
-        f = (mean / (1 + pi * var / 4).sqrt()).unsqueeze(-1) * log_c.exp()  # (..., n, N, factors)
-        at = y[..., None, None].expand(*y.shape, 1, len(log_c))
-        losses = -torch.log_softmax(f, -2).gather(-2, at).squeeze(-2)
-        loss = (counted.unsqueeze(-1) * losses).sum(-2) + 0.5 * self.learned_from * log_c.square()
+        fold = torch.where(rank < 0, rank, rank % FOLDS)
+        f = torch.zeros_like(m)
+        for k in range(FOLDS):
+            left = fold == k
+            if bool(left.any()):
+                rest = Sites(m.masked_fill(left.unsqueeze(-1), 0.0), s.masked_fill(left, 1.0))
+                q = posterior(kernel, phi, mask & ~left, rest).marginals(phi)
+                f = torch.where(left.unsqueeze(-1), q.mean / (1 + pi * q.var / 4).sqrt(), f)
+        log_c = STEP * torch.arange(-STEPS, STEPS + 1, dtype=m.dtype, device=m.device)
+        counted = counted * (fold >= 0)
+        losses = [
+            -(counted * torch.log_softmax(c * f, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)).sum(-1)
+            for c in log_c.exp()
+        ]
+        loss = torch.stack(losses, -1) + 0.5 * self.learned_from * log_c.square()
         return log_c[loss.argmin(-1)].exp()
 
 
-def folds(phi: Float[Tensor, "*b n m"], y: Int[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Int[Tensor, "*b n"]:
-    """The fold of each point, one class like the other; -1 for padding, and where no other point of the class differs.
+def ranks(phi: Float[Tensor, "*b n m"], y: Int[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Int[Tensor, "*b n"]:
+    """The number of each point in its class, from 0; -1 for padding, and where no other point of the class differs.
 
-    Points of a class are numbered by what they are, not by when they came: a task is the same in whatever order it is
-    learned.
+    Equal points have the same number. Numbers are as good as random, but come from what a point is, and not from when
+    it came: a task is the same in whatever order it is learned.
 
     Example:
         >>> import torch
         >>> phi, y = torch.tensor([[3.0], [1.0], [2.0], [1.0], [7.0]]), torch.tensor([0, 0, 0, 0, 1])
-        >>> folds(phi, y, torch.ones(5, dtype=torch.bool)).tolist()
-        [2, 0, 1, 0, -1]
+        >>> found = ranks(phi, y, torch.ones(5, dtype=torch.bool)).tolist()
+        >>> sorted(found[:3]), found[1] == found[3], found[4]
+        ([0, 1, 2], True, -1)
     """
-    same = (y[..., :, None] == y[..., None, :]) & mask[..., :, None] & mask[..., None, :]
-    key, place = phi.sum(-1), torch.arange(y.shape[-1], device=y.device)
-    mine, other = key[..., :, None], key[..., None, :]
-    again = (same & (mine == other) & (place < place[:, None])).any(-1)  # of a point that came before
-    below = same & (other < mine) & ~again[..., None, :]
-    alone = ~(same & (mine != other)).any(-1)
-    return (below.sum(-1) % FOLDS).masked_fill(alone, -1)
+    key = (1e4 * torch.sin(phi.double().sum(-1))).frac()
+    y = torch.where(mask, y, y.max() + 1)
+    order = key.argsort(dim=-1, stable=True)
+    order = order.gather(-1, y.gather(-1, order).argsort(dim=-1, stable=True))  # by class, and within it by key
+    of, key = y.gather(-1, order), key.gather(-1, order)
+    first = torch.ones_like(of, dtype=torch.bool)
+    first[..., 1:] = of[..., 1:] != of[..., :-1]
+    fresh = first.clone()
+    fresh[..., 1:] |= key[..., 1:] != key[..., :-1]
+    number = fresh.long().cumsum(-1)
+    rank = number - (number * first).cummax(-1).values
+    group = first.long().cumsum(-1) - 1
+    alone = torch.zeros_like(rank).scatter_reduce(-1, group, rank, "amax").gather(-1, group) == 0
+    found = torch.zeros_like(rank).scatter(-1, order, rank.masked_fill(alone, -1))
+    return found.masked_fill(~mask, -1)
+
+
+def _taken(t: Tensor, places: Int[Tensor, "*b k"]) -> Tensor:
+    """Some of the points of each task."""
+    if t.ndim == places.ndim:
+        return t.gather(-1, places)
+    return t.gather(-2, places.unsqueeze(-1).expand(*places.shape, t.shape[-1]))
