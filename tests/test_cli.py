@@ -225,8 +225,8 @@ BAD = [
     (["train", "glyphs", "--set", "model.inner_steps=3"], "model.inner_steps is for maml, stochastic-maml and gp-maml"),
     (["config"], "say what to print"),
     (["config", "train.lrr"], "there is no field 'train.lrr'"),
-    (["evaluate", "nowhere"], "there is no checkpoint nowhere"),
-    (["plot", "nowhere"], "there is no checkpoint nowhere"),
+    (["evaluate", "nowhere"], "there is no run folder nowhere"),
+    (["plot", "nowhere"], "there is no run folder nowhere"),
 ]
 
 
@@ -319,7 +319,26 @@ def test_a_disk_that_is_full_ends_with_a_message(metavib, tmp_path, monkeypatch)
     ],
 )
 def test_an_option_spreads_over_the_numbers_after_it(arguments, expected):
-    assert cli.spread(arguments, {"--shots", "--inner-steps"}) == expected
+    assert cli.spread(arguments, {"--shots", "--inner-steps"}, str.isdigit) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["--target", "sold", "visits", "--task", "shop"],
+            ["--target", "sold", "--target", "visits", "--task", "shop"],
+        ),
+        (["--target", "sold", "sales.csv"], ["--target", "sold", "sales.csv"]),
+        (["--target", "sold", "table", "sales.csv"], ["--target", "sold", "table", "sales.csv"]),
+        (["--target", "sold", "here", "--quiet"], ["--target", "sold", "here", "--quiet"]),
+        (["table", "sales.csv", "--drop", "a", "b c"], ["table", "sales.csv", "--drop", "a", "--drop", "b c"]),
+    ],
+)
+def test_an_option_spreads_over_the_columns_after_it_and_over_no_file(arguments, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").write_text("a table without an ending")
+    assert cli.spread(arguments, {"--target", "--drop"}, cli.is_column) == expected
 
 
 @pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n in CLASSIFICATION])

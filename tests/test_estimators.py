@@ -356,10 +356,20 @@ def test_without_ids_the_data_is_one_task():
     assert e.score(x[60:], y[60:]) > 0.7 and e.predictor_.n == 60
 
 
-def test_tasks_of_one_row_are_left_out_with_a_warning():
+def test_tasks_of_one_row_are_learned_from_and_left_out_by_networks_with_a_warning():
     x, y, ids = lines()
-    with pytest.warns(UserWarning, match="1 of 13 tasks are left out .* single row"):
-        FewShotRegressor(**SMALL).fit(np.append(x, [[0.0]], 0), np.append(y, 0.0), tasks=np.append(ids, 99))
+    with pytest.warns(UserWarning, match="1 of 13 tasks are left out .* single row") as heard:
+        FewShotRegressor(**SMALL | {"backbone": "mlp"}).fit(
+            np.append(x, [[0.0]], 0), np.append(y, 0.0), tasks=np.append(ids, 99)
+        )
+    assert heard[0].filename == __file__
+    # Without a network a group of one row says where groups lie: fifty of them move the mean of what is predicted.
+    higher = y.mean() + y.std() * np.random.default_rng(0).normal(1.0, 0.5, size=50)
+    both = FewShotRegressor(random_state=0).fit(
+        np.append(x, np.zeros((50, 1)), 0), np.append(y, higher), tasks=np.append(ids, 100 + np.arange(50))
+    )
+    few = FewShotRegressor(random_state=0).fit(x, y, tasks=ids)
+    assert both.predict([[0.0]])[0] > few.predict([[0.0]])[0] + 0.3 * y.std()
 
 
 @pytest.mark.parametrize(

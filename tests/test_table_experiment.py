@@ -375,7 +375,7 @@ def test_the_figure_of_errors_is_of_test_groups_and_knows_no_more_rows_than_they
     train.train(wanted, tmp_path / "run", quiet=True)
     learner = Learner.from_run(tmp_path / "run")
     found = groups.compare(learner, wanted)
-    assert found.known == (1, 2, 3, 5, 10) and found.groups == 2  # groups have twelve rows
+    assert found.known == (0, 1, 2, 3, 5, 10) and found.groups == 2  # groups have twelve rows
     world = groups._World(learner, wanted)
     assert set(world.ids[world.test]) == set(experiment(wanted).split.test.tasks)
     squares, pooled, own, inside = [], [], [], []
@@ -398,7 +398,28 @@ def test_the_figure_of_errors_is_of_test_groups_and_knows_no_more_rows_than_they
     assert found.coverage[at] == pytest.approx(np.mean(inside), abs=0.03)
     figure = groups.errors(found, "gp-vib", classes=False)
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xydata()[:, 1], found.errors["gp-vib"])
-    assert len(groups.groups(learner, wanted).axes) == 3  # two groups, in a row of three panels
+    assert len(groups.groups(learner, wanted).axes) == 2  # two groups
+    squares = [(learner.adapt(frame[:0]).predict(frame.iloc[world.test]).mean.numpy() - world.y[world.test]) ** 2]
+    assert found.errors["gp-vib"][0] == pytest.approx(np.mean(squares) ** 0.5, rel=1e-4)  # before the first row
+    before = np.mean((world.y[world.train].mean() - world.y[world.test]) ** 2) ** 0.5
+    assert found.errors[OWN][0] == pytest.approx(before)
+
+
+def test_groups_along_dates_are_drawn_over_their_own_time(tmp_path):
+    days, sensor = np.tile(np.arange(8), 14), np.repeat(np.arange(14), 8)
+    at = pd.Timestamp("2024-03-01") + pd.to_timedelta(10 * sensor + days, "D")
+    y = np.sin(days) + 5 * np.random.default_rng(0).normal(size=14)[sensor]
+    pd.DataFrame({"sensor": sensor, "at": at, "heat": y}).to_csv(tmp_path / "heat.csv", index=False)
+    run = tmp_path / "run"
+    table = ["train", "table", tmp_path / "heat.csv", "--task", "sensor", "--target", "heat", "--out", run, "--quiet"]
+    done(*table, "--set", "test.tasks=4")
+    learner = Learner.from_run(run)
+    figure = groups.groups(learner, run_folder.chosen(run).config)
+    for ax in figure.axes:
+        number = int(ax.get_title().removeprefix("sensor "))
+        first = pd.Timestamp("2024-03-01") + pd.Timedelta(days=10 * number)
+        mean = next(line for line in ax.lines if line.get_label() == "mean").get_xydata()
+        assert mean[0, 0] == (first - pd.Timestamp(0)).days and mean[-1, 0] == mean[0, 0] + 7
 
 
 def test_reported_numbers_of_support_points_are_those_that_tasks_have(csv):

@@ -114,6 +114,8 @@ class Predictors(Mapping[Hashable, Predictor]):
         known = dict.fromkeys(kept.classes for kept in self._tasks.values())
         if self._trained.common:
             return self._trained.common
+        if not known and self._given:
+            return self._given
         return next(iter(known)) if len(known) == 1 else distinct([label for classes in known for label in classes])
 
     @property

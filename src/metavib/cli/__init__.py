@@ -8,11 +8,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
 from metavib.cli import about, pretrain, runs, serve, tasks, tune
+from metavib.training.config import EXPERIMENTS
 from metavib.training.stopping import FirstFailed, Interrupted
 
 app = typer.Typer(
@@ -73,8 +75,11 @@ def main() -> None:
     """
     warnings.showwarning = _warned
     arguments = sys.argv[1:]
-    several = {"--shots", "--inner-steps"} if arguments[:1] == ["evaluate"] else set()
-    guarded(lambda: app(args=spread(arguments, several), prog_name="metavib"))
+    if arguments[:1] == ["evaluate"]:
+        arguments = spread(arguments, {"--shots", "--inner-steps"}, str.isdigit)
+    elif arguments[:1] == ["train"]:
+        arguments = spread(arguments, {"--task", "--target", "--inputs", "--drop", "--categories"}, is_column)
+    guarded(lambda: app(args=arguments, prog_name="metavib"))
 
 
 def guarded(program: Callable[[], Any]) -> None:
@@ -118,12 +123,29 @@ def version() -> str:
         return "(not installed: run from a checkout)"
 
 
-def spread(arguments: list[str], options: set[str]) -> list[str]:
-    """Lets an option take several numbers: `--shots 5 10` becomes `--shots 5 --shots 10`, which is what click reads.
+def is_column(argument: str) -> bool:
+    """Whether a word after the name of a column may be that of another: it is no experiment, and no file.
+
+    Example:
+        >>> from metavib.cli import is_column
+        >>> is_column("visits"), is_column("sales.csv"), is_column("table")
+        (True, False, False)
+    """
+    path = Path(argument)
+    return argument not in EXPERIMENTS and path.suffix.lower() not in (".csv", ".parquet", ".pq") and not path.is_file()
+
+
+def spread(arguments: list[str], options: set[str], is_value: Callable[[str], bool]) -> list[str]:
+    """Lets an option take several values: `--shots 5 10` becomes `--shots 5 --shots 10`, which is what click reads.
+
+    Args:
+        arguments: of the command line.
+        options: those that take several.
+        is_value: whether a word that is no option may be one of their values.
 
     Example:
         >>> from metavib.cli import spread
-        >>> spread(["evaluate", "RUN", "--shots", "5", "10"], {"--shots"})
+        >>> spread(["evaluate", "RUN", "--shots", "5", "10"], {"--shots"}, str.isdigit)
         ['evaluate', 'RUN', '--shots', '5', '--shots', '10']
     """
     result: list[str] = []
@@ -131,7 +153,7 @@ def spread(arguments: list[str], options: set[str]) -> list[str]:
     for argument in arguments:
         if argument.startswith("-") and not argument.lstrip("-").isdigit():
             current, taken = (argument, 0) if argument in options else ("", 0)
-        elif current and argument.isdigit():
+        elif current and is_value(argument):
             if taken:
                 result.append(current)
             taken += 1

@@ -114,6 +114,17 @@ LikelihoodName = Annotated[
 ]
 
 
+def there(run: Path) -> Path:
+    """A run folder, or that of the bundled model of this name, which must be there."""
+    found = run_or_model(run)
+    if not found.is_dir():
+        raise FileNotFoundError(
+            f"there is no run folder {run}; `metavib train` makes one, and `metavib models` lists the models of the "
+            "package."
+        )
+    return found
+
+
 def run_or_model(run: Path) -> Path:
     """A run folder, or that of the bundled model of this name (`metavib models`)."""
     from metavib.training import bundled
@@ -128,7 +139,7 @@ Run = Annotated[
     typer.Argument(
         metavar="RUN",
         help="A run folder, as `metavib train` writes it, or the name of a bundled model (`metavib models`).",
-        callback=run_or_model,
+        callback=there,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]

@@ -352,11 +352,16 @@ class FewShotEstimator(BaseEstimator):
                 "Leave it out, or have a network trained there, backbone='mlp'."
             )
 
-    def _trainable(self, rows: Rows) -> Rows:
-        """Tasks of one row have nothing to be predicted from it."""
-        counts = np.bincount(rows.ids)
+    def _check_pairs(self, ids: np.ndarray) -> None:
+        """Refuses tasks of one row each: nothing says how rows of a task differ from those of another."""
+        counts = np.bincount(ids)
         if not (counts >= 2).any():
             raise ValueError(f"no task has two rows, one to learn from and one to predict; got {len(counts)} tasks.")
+
+    def _trainable(self, rows: Rows) -> Rows:
+        """Tasks that a network can be trained on: those of one row have nothing to be predicted from it."""
+        self._check_pairs(rows.ids)
+        counts = np.bincount(rows.ids)
         left_out(int((counts == 1).sum()), len(counts), "they have a single row")
         return rows.select(counts[rows.ids] >= 2)
 
@@ -411,7 +416,7 @@ def check_shots(shots: int) -> None:
 def left_out(count: int, total: int, why: str) -> None:
     """Warns of tasks that cannot be trained on."""
     if count:
-        warnings.warn(f"{count} of {total} tasks are left out of meta-training: {why}.", UserWarning, stacklevel=3)
+        warnings.warn(f"{count} of {total} tasks are left out of meta-training: {why}.", UserWarning, stacklevel=4)
 
 
 def is_frame(X: Any) -> bool:

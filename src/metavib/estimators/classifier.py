@@ -293,9 +293,9 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns how probable the common classes are, and starts at a task of which nothing is known."""
         self._check_without_network()
-        x, y, ids, weight = self._trainable(rows)
-        group = np.unique(ids, return_inverse=True)[1]
-        self.model_ = learn_shares(x, y, group, classes=len(self.classes_), seed=seed, weight=weight)
+        self._check_pairs(rows.ids)
+        x, y, ids, weight = rows
+        self.model_ = learn_shares(x, y, ids, classes=len(self.classes_), seed=seed, weight=weight)
         self.learner_ = Learner(self.model_, preparation=ModelSpace(self.classes_.tolist()))
         self.history_, self.n_iter_ = None, 1
         self._become(self._without_rows())

@@ -15,11 +15,19 @@ from sklearn.utils import _safe_indexing, check_consistent_length
 from metavib.data.table import Table, cells_of, in_memory
 from metavib.estimators.base import is_frame
 from metavib.files import naming
+from metavib.groups import Report
 from metavib.likelihoods import Likelihood
 from metavib.tasks import scaling as scalings
 
 Name = str | int
 """Of an output: that of its column in a data frame, or the place of its column in an array."""
+
+
+class Reports(dict[Name, Report]):
+    """The reports of several outputs, by their names; printed, they stand one below the other."""
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{name}:\n{report}" for name, report in self.items())
 
 
 def are_several(y: Any) -> bool:

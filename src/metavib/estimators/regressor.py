@@ -18,7 +18,7 @@ from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.adapt.targets import warnings_of
 from metavib.estimators.base import SEEDS, FewShotEstimator, check_shots
-from metavib.estimators.outputs import Name, are_several, check_likelihood, check_values, columns_of, share_of
+from metavib.estimators.outputs import Name, Reports, are_several, check_likelihood, check_values, columns_of, share_of
 from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tasks
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.kernels import Kernel
@@ -224,7 +224,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         if hasattr(one, "feature_names_in_"):
             self.feature_names_in_ = one.feature_names_in_
         if hasattr(one, "report_"):
-            self.report_ = {name: each.report_ for name, each in estimators.items()}
+            self.report_ = Reports({name: each.report_ for name, each in estimators.items()})
         return self
 
     @property
@@ -249,14 +249,11 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     def _learn(self, rows: Rows, seed: int) -> Self:
         """Learns a hierarchical prior, and starts at a task of which nothing is known."""
         self._check_without_network()
-        some = self._trainable(rows)
-        group = np.unique(some.ids, return_inverse=True)[1]
-        options: Any = {"seed": seed, "units": self.scaling_.y, "weight": some.weight}
-        (self.model_, self.report_), wrong = learn_from_right_rows(some.x, some.y, group, **options)
+        self._check_pairs(rows.ids)
+        options: Any = {"seed": seed, "units": self.scaling_.y, "weight": rows.weight}
+        (self.model_, self.report_), wrong = learn_from_right_rows(rows.x, rows.y, rows.ids, **options)
         self.learner_, self.history_, self.n_iter_ = Learner(self.model_), None, 1
-        left_out = np.zeros(len(rows.ids), dtype=bool)
-        left_out[np.isin(rows.ids, some.ids)] = wrong
-        believed.tell(left_out, rows, self.learner_.preparation)
+        believed.tell(wrong, rows, self.learner_.preparation)
         self.predictor_ = self.learner_.adapt(examples(rows.x[:0], rows.y[:0]))
         if self.verbose:
             print(self.report_)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -18,7 +19,7 @@ from metavib.adapt import believed
 from metavib.adapt.learner import Learner, Predictors
 from metavib.adapt.prediction import ClassPrediction, RealPrediction
 from metavib.adapt.preparation import Rows
-from metavib.data.schema import Number
+from metavib.data.schema import Moment, Number, days
 from metavib.data.table import Table
 from metavib.show.plots import BAND, COLOURS, INK, MEAN, STYLE
 from metavib.tasks.table import split_tasks
@@ -26,7 +27,8 @@ from metavib.training.config import Config
 from metavib.training.protocols.obvious import OWN, POOLED, ridge
 from metavib.training.protocols.table import check_file, read_table
 
-KNOWN = (1, 2, 3, 5, 10, 20, 50)  # rows of a group that are known
+KNOWN = (0, 1, 2, 3, 5, 10, 20, 50)  # rows of a group that are known
+WIDE = 4.0  # errors that differ by more than this factor are drawn on a logarithmic scale
 ORDERS = 5  # random orders of each group's rows, of which the first are known
 PANELS = 6
 LEVEL = 0.9
@@ -67,10 +69,14 @@ class _World:
         self.classes = learner.trained.classifies
         self.left_out: set[int] = set()
 
+    def numbers(self, column: Number | Moment) -> np.ndarray:
+        """A column as numbers: dates are days since 1970, as matplotlib has them."""
+        return days(self.cells, column.name) if isinstance(column, Moment) else self.cells.numbers(column.name)
+
     def sizes(self) -> tuple[int, ...]:
         """Numbers of known rows to look at: more than half of the test groups have one row more at least."""
         counts = np.unique(self.ids[self.test], return_counts=True)[1]
-        return tuple(k for k in KNOWN if np.mean(counts > k) > 0.5) or (1,)
+        return tuple(k for k in KNOWN if np.mean(counts > k) > 0.5)
 
     def splits(self, known: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Rows of test groups that are known, and the others, in random orders; groups that are too small left out."""
@@ -128,11 +134,13 @@ def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.6) if found.coverage else (5.5, 3.6))
         axes = figure.subplots(1, 2 if found.coverage else 1, squeeze=False)[0]
+        places = range(len(found.known))  # at equal distances, as on a logarithmic scale that has a zero
         for colour, (name, values) in zip(COLOURS, found.errors.items(), strict=False):
             ours = name == title
-            axes[0].plot(found.known, values, "o-", color=colour, lw=2 if ours else 1, ms=4, label=name)
+            axes[0].plot(places, values, "o-", color=colour, lw=2 if ours else 1, ms=4, label=name)
         axes[0].set_ylabel("share of wrong classes" if classes else "RMSE")
-        if not classes:
+        every = [value for values in found.errors.values() for value in values]
+        if not classes and max(every) > WIDE * min(every) > 0:
             axes[0].set_yscale("log")
             axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
             axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -140,11 +148,10 @@ def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
         axes[0].legend(frameon=False, fontsize=8)
         if found.coverage:
             axes[1].axhline(LEVEL, color=INK, lw=0.8, ls="--")
-            axes[1].plot(found.known, found.coverage, "o-", color=MEAN, lw=2, ms=4)
-            axes[1].set(ylim=(0, 1), title=f"share inside {LEVEL:.0%} intervals")
+            axes[1].plot(places, found.coverage, "o-", color=MEAN, lw=2, ms=4)
+            axes[1].set(ylim=(0, 1.02), title=f"share inside {LEVEL:.0%} intervals")
         for ax in axes:
-            ax.set_xscale("log")
-            ax.set_xticks(found.known, [str(k) for k in found.known])
+            ax.set_xticks(places, [str(k) for k in found.known])
             ax.minorticks_off()
             ax.set_xlabel("K, known rows of a group")
     return figure
@@ -153,27 +160,28 @@ def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
 def groups(learner: Learner, config: Config, *, seed: int = 1) -> Figure:
     """Some test groups after a few of their rows: known rows, the others, and what was predicted of these with bands.
 
-    With one input that is a number the band is drawn along it; without inputs it is the same for all rows; with several
-    inputs rows stand in the order of their predicted means.
+    With one input that is a number or a date the band is drawn along it; without inputs it is the same for all rows;
+    with several inputs rows stand in the order of their predicted means.
     """
     world = _World(learner, config)
     columns = world.preparation.schema.columns
-    along = columns[0].name if len(columns) == 1 and isinstance(columns[0], Number) else None
-    known = max(k for k in world.sizes() if k <= 5 or k == world.sizes()[0])
+    along = columns[0] if len(columns) == 1 and isinstance(columns[0], Number | Moment) else None
+    known = max((k for k in world.sizes() if 1 <= k <= 5), default=1)
     random = np.random.default_rng(seed)
     names, counts = np.unique(world.ids[world.test], return_counts=True)
     chosen = random.permutation(names[counts > known])[:PANELS]
     with matplotlib.rc_context(STYLE):
-        rows_of_panels = -(-len(chosen) // 3)
-        figure = Figure(figsize=(9, 0.4 + 2.3 * rows_of_panels))
-        axes = figure.subplots(rows_of_panels, 3, sharey=True, squeeze=False).flat
+        wide = max(1, min(3, len(chosen)))
+        rows_of_panels = max(1, -(-len(chosen) // wide))
+        figure = Figure(figsize=(max(5.0, 3.0 * wide), 0.4 + 2.3 * rows_of_panels))
+        axes = figure.subplots(rows_of_panels, wide, sharey=True, squeeze=False).flat
         for ax, name in zip(axes, chosen, strict=False):
             rows = random.permutation(np.flatnonzero(world.ids == name))
             _panel(ax, world, rows[:known], rows[known:], along)
             ax.set_title(f"{config.tasks.table.task} {name}")
         for ax in figure.axes[len(chosen) :]:
             ax.axis("off")
-        for ax in figure.axes[: len(chosen) : 3]:
+        for ax in figure.axes[: len(chosen) : wide]:
             ax.set_ylabel(world.target)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
@@ -182,14 +190,17 @@ def groups(learner: Learner, config: Config, *, seed: int = 1) -> Figure:
     return figure
 
 
-def _panel(ax: Any, world: _World, support: np.ndarray, query: np.ndarray, along: str | None) -> None:
+def _panel(ax: Any, world: _World, support: np.ndarray, query: np.ndarray, along: Number | Moment | None) -> None:
     if along is not None:
-        at = world.cells.numbers(along)
-        ends = at[~np.isnan(at)]
-        grid = np.linspace(ends.min(), ends.max(), 100)
-        found = world.adapted(support).predict({along: grid}, [world.ids[support[0]]] * len(grid))
-        _band(ax, grid, found, at[support], world.y[support], at[query], world.y[query])
-        ax.set_xlabel(along)
+        at, cells = _along(world, along, np.concatenate([support, query]))
+        places = world.numbers(along)
+        found = world.adapted(support).predict({along.name: cells}, [world.ids[support[0]]] * len(at))
+        _band(ax, at, found, places[support], world.y[support], places[query], world.y[query])
+        ax.set_xlabel(along.name)
+        if isinstance(along, Moment):
+            where = AutoDateLocator(maxticks=5)
+            ax.xaxis.set_major_locator(where)
+            ax.xaxis.set_major_formatter(ConciseDateFormatter(where, show_offset=bool(at.max() >= 1)))
         return
     if not world.preparation.schema.columns:  # all rows are predicted alike: they stand side by side
         at, n = np.arange(len(support) + len(query)), len(support)
@@ -208,6 +219,17 @@ def _panel(ax: Any, world: _World, support: np.ndarray, query: np.ndarray, along
     ax.plot(place, found.mean.numpy()[order], "_", color=MEAN, ms=5, label="mean")
     ax.plot(place, world.y[query][order], ".", color=INK, ms=4, label="outputs")
     ax.set_xlabel("rows, by their predicted mean")
+
+
+def _along(world: _World, column: Number | Moment, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A grid along a column, as numbers to draw at and as cells: over all rows or, of dates, over a group's own."""
+    at = world.numbers(column)
+    at = at[rows] if isinstance(column, Moment) else at
+    ends = at[~np.isnan(at)]
+    grid = np.linspace(ends.min(), ends.max(), 100)
+    if isinstance(column, Number):
+        return grid, grid
+    return grid, (grid * 86_400e6).round().astype("datetime64[us]")
 
 
 def _band(
@@ -255,8 +277,8 @@ def _at(world: _World, known: int) -> tuple[dict[str, float], float]:
 def _ridges(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, np.ndarray]:
     """One ridge regression for all training groups, one of the known rows of each group, and their mean."""
     pooled = ridge(world.x[world.train], world.y[world.train], world.x[query])
-    own, level = np.empty(len(query)), np.empty(len(query))
-    for name in np.unique(world.ids[query]):
+    own, level = (np.full(len(query), world.y[world.train].mean()) for _ in range(2))  # where no row is known
+    for name in np.unique(world.ids[support]):
         mine, asked = support[world.ids[support] == name], world.ids[query] == name
         own[asked] = ridge(world.x[mine], world.y[mine], world.x[query[asked]])
         level[asked] = world.y[mine].mean()
@@ -267,10 +289,10 @@ def _ridges(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, 
 def _majorities(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, np.ndarray]:
     """The most frequent class of all training groups, and that of the known rows of each group."""
     y = world.y.astype(str)
-    found = np.empty(len(query), dtype=y.dtype)
-    for name in np.unique(world.ids[query]):
+    everywhere = np.full(len(query), _most(y[world.train]), dtype=y.dtype)
+    found = everywhere.copy()
+    for name in np.unique(world.ids[support]):
         found[world.ids[query] == name] = _most(y[support[world.ids[support] == name]])
-    everywhere = np.full(len(query), _most(y[world.train]))
     return {"most frequent class": everywhere, "most frequent of the K rows": found}
 
 
