@@ -1,5 +1,7 @@
 """What `import metavib` gives: a few names and all modules, none of them before it is asked for."""
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -27,6 +29,23 @@ def test_the_version_is_the_projects_and_needs_no_torch() -> None:
     code = "import sys, metavib; print(metavib.__version__, 'torch' in sys.modules)"
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert said(code) == f"{version} False"
+
+
+OPTIONAL = {"estimators": {"sklearn"}, "tune": {"optuna", "sqlalchemy"}, "data": {"pyarrow"}, "cli": {"pyarrow"}}
+OPTIONAL |= {"serve": {"sqlalchemy", "httpx", "fastapi", "pydantic", "python_multipart", "starlette", "uvicorn"}}
+
+
+def test_what_is_imported_is_installed_with_the_package() -> None:
+    """Or belongs to an extra, and is imported in the folder that the extra is for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[<>=;\[]", one)[0] for one in project["dependencies"]} | {"PIL", "metavib"}
+    for path in (ROOT / "src" / "metavib").rglob("*.py"):
+        folder = path.relative_to(ROOT / "src" / "metavib").parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            roots = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
+            assert roots <= required | OPTIONAL.get(folder, set()), path
 
 
 def test_names_and_modules_are_there_when_asked_for() -> None:
