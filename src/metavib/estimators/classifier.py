@@ -52,8 +52,10 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
 
     By default classes that are new are told apart by the columns themselves, without a network: a kernel on them, how
     they are whitened and how sure predictions are is chosen by tasks of classes held out, in seconds
-    (`metavib.estimators.columns`). `candidates_` has what was tried. Rows of a hundred numbers or more count as
-    features of a network: these are tried as they are too, and have a temperature for each number of rows of a class.
+    (`metavib.estimators.columns`). `candidates_` has what was tried. How sure to be is also asked of a task's own rows,
+    where it has two of a class; they are kept for it (`metavib.encoders.OwnSites`). Rows of a hundred numbers or more
+    count as features of a network: these are tried as they are too, and have a temperature for each number of rows of a
+    class.
 
     **Pictures** are learned from as `metavib train images` does it, by the same code: `fit(X, y)` with an array
     `(n, H, W)`, `(n, H, W, C)` or `(n, C, H, W)` of uint8 or of floats from 0 to 1, or with a list of paths, Pillow

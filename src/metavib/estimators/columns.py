@@ -5,7 +5,8 @@ Of other classes little can be learned that holds for new ones: in which directi
 These are five numbers of GP-VIB, for each of a few kernels. All are chosen by the log predictive probability of tasks
 whose classes were held out: classes are divided into folds, and tasks of a fold see columns that were whitened by the
 classes of the *other* folds, as the columns of new classes will be. So few numbers are at their best after a few dozen
-steps of L-BFGS, and take seconds.
+steps of L-BFGS, and take seconds. How sure to be is said, beside them, by the rows of a task itself
+(`metavib.encoders.own`): a few classes to learn from say little of it.
 
 Rows that are features of a network (`embeddings`) are also tried as they are, on the unit sphere
 (`metavib.networks.embedded`): their numbers have a common scale, which standardising each would take away. One set of
