@@ -43,8 +43,9 @@ from metavib.training.fields import override
 from metavib.training.loop import train
 from metavib.training.metrics import Temperature
 from metavib.training.protocols import experiment
-from metavib.training.protocols.classification import Classification, form
+from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.pictures import decided
+from metavib.training.protocols.seen import form
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("gp-vib", "proto-net", "dkt")

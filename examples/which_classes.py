@@ -17,7 +17,8 @@ import numpy as np
 from metavib.data.labelled import select_classes
 from metavib.training import checkpoint
 from metavib.training.fields import override
-from metavib.training.protocols.classification import Classification, load
+from metavib.training.protocols.classification import Classification
+from metavib.training.protocols.seen import load
 from metavib.training.run_folder import chosen
 
 

@@ -13,7 +13,7 @@ from metavib.training import build, metrics, run_folder
 from metavib.training import loop as train
 from metavib.training.config import BASELINES, METHODS, TRANSFER, Config
 from metavib.training.fields import override
-from metavib.training.protocols import classification
+from metavib.training.protocols import classification, seen
 from metavib.training.protocols.classification import Classification, report
 
 SPLITS = tiny.splits()
@@ -148,7 +148,7 @@ def test_classes_of_training_validation_and_test_never_mix(monkeypatch, method):
     """Every image shown at a stage is an image of that stage's own classes."""
     config = tiny.glyphs(method)
     here, shown = world(config), drawn(config, monkeypatch)
-    transform = classification.evaluation_transform(config.tasks)
+    transform = seen.evaluation_transform(config.tasks)
     images = {
         n: {transform(i[None], None).numpy().tobytes() for i in getattr(SPLITS, n).images} for n in SPLITS._fields
     }

@@ -21,7 +21,7 @@ from metavib.training.config import CLASSIFICATION
 from metavib.training.embedding import View, embedded, features, nearest_centroids
 from metavib.training.fields import override
 from metavib.training.pretrain import Pretraining, Supervised, Teacher, load_backbone, loss_of, pretraining
-from metavib.training.protocols import classification
+from metavib.training.protocols import seen
 from metavib.training.recipes import recipe
 
 SMALL = {
@@ -74,7 +74,7 @@ def test_the_loss_is_smoothed_cross_entropy_of_scaled_cosines_plus_that_of_the_t
     config = replace(config, precision="float64")
     hit, loss = loss_of(config, 16)(model, [seeded(3)], images, labels)
 
-    x = classification.evaluation_transform(config.tasks)(images, seeded(3)).double()
+    x = seen.evaluation_transform(config.tasks)(images, seeded(3)).double()
     quarters = pretrain.QuarterTurns(0.5).draw(x, seeded(3))
     x = torch.stack([torch.rot90(image, int(k), (-2, -1)) for image, k in zip(x, quarters, strict=True)])
     phi = model.network(pretrain.Inputs(x, torch.ones(9, dtype=torch.bool), 0)).detach().numpy()
@@ -98,7 +98,7 @@ def test_without_turns_the_loss_is_that_of_the_classes_alone():
     model = Supervised(ResNet12(3, widths=config.widths), 5, scale=7.0).train()
     images, labels = torch.randint(0, 256, (9, 3, 16, 16), dtype=torch.uint8), torch.arange(9) % 5
     _, loss = loss_of(config, 16)(model, [seeded(3)], images, labels)
-    classes, _ = model(classification.evaluation_transform(config.tasks)(images, seeded(3)))
+    classes, _ = model(seen.evaluation_transform(config.tasks)(images, seeded(3)))
     torch.testing.assert_close(loss, F.cross_entropy(classes, labels, label_smoothing=config.smoothing))
     loss.backward()
     assert model.turns.weight.grad is None
@@ -113,7 +113,7 @@ def test_with_a_teacher_part_of_the_loss_is_how_far_the_pupil_is_from_it(trained
     images, labels = data.images[:9], data.labels[:9]
     _, loss = loss_of(config, 16, teacher)(model, [seeded(3)], images, labels)
 
-    x = classification.evaluation_transform(config.tasks)(images, seeded(3)).double()
+    x = seen.evaluation_transform(config.tasks)(images, seeded(3)).double()
     everything = features(teacher.network.float(), data.images, config.tasks, View(16)).numpy().astype(float)
     unit = everything / np.linalg.norm(everything, axis=1, keepdims=True)
     means = np.stack([unit[data.labels.numpy() == k].sum(0) for k in range(data.classes)])
@@ -347,7 +347,7 @@ def test_a_mirrored_view_is_the_mean_of_both_and_large_pictures_are_brought_to_s
     flipped = features(network, images.flip(-1), tasks, View(16))
     torch.testing.assert_close(mirrored, (plain + flipped) / 2)
     large = tiny.images("x", 3, size=40).images
-    stored = classification.stored_size(tasks)
+    stored = seen.stored_size(tasks)
     x = F.interpolate(large / 255, size=(stored, stored), mode="bilinear", antialias=True)
     around = round((stored - 16) / 2)
     x = x[..., around : around + 16, around : around + 16]
@@ -400,7 +400,7 @@ def test_the_view_is_chosen_on_validation_and_the_test_classes_decide_nothing(tr
 
 
 def test_pretrain_then_embed_from_the_command_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(classification, "load", lambda tasks: splits_of(28))
+    monkeypatch.setattr(seen, "load", lambda tasks: splits_of(28))
     options = [
         item for key, value in (SMALL | {"epochs": 2}).items() for item in ("--set", f"{key}={json.dumps(value)}")
     ]

@@ -15,7 +15,7 @@ from metavib.training import build, checkpoint, run_folder
 from metavib.training import loop as train
 from metavib.training.config import Config, read
 from metavib.training.fields import from_dict
-from metavib.training.protocols import classification, experiment
+from metavib.training.protocols import experiment, seen
 from worlds import Around
 
 # A rate at which a few hundred steps suffice.
@@ -317,7 +317,7 @@ def test_nothing_but_a_larger_number_of_steps_may_change_on_resume(tmp_path):
 def test_the_protocol_s_numbers_are_config_fields() -> None:
     """Crops, jitter and the length of fine-tuning reach what they configure."""
     tasks = replace(tiny.glyphs().tasks, augment=True, channels=3, jitter=0.1, crop=0.5)
-    crop, colours, *_ = classification.training_transform(tasks).transforms
+    crop, colours, *_ = seen.training_transform(tasks).transforms
     assert crop.scale == (0.5, 1.0)
     assert (colours.brightness, colours.contrast, colours.saturation) == (0.1, 0.1, 0.1)
     transfer = tiny.glyphs("baseline++", model__head_epochs=7)

@@ -21,7 +21,8 @@ from metavib.training.config import TUNED, Config
 from metavib.training.embedding import View, embedded
 from metavib.training.fields import override
 from metavib.training.protocols import embeddings, tuned
-from metavib.training.protocols.classification import Classification, evaluation_transform
+from metavib.training.protocols.classification import Classification
+from metavib.training.protocols.seen import evaluation_transform
 from metavib.training.protocols.tuned import Tuning
 from metavib.training.step import adam
 

@@ -264,7 +264,7 @@ class Pictures(Preparation):
     """
 
     def __init__(self, config: Config) -> None:
-        from metavib.training.protocols.classification import evaluation_transform, form
+        from metavib.training.protocols.seen import evaluation_transform, form
 
         self.form = form(config.tasks)
         self._transform = evaluation_transform(config.tasks)

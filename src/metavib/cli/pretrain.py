@@ -111,7 +111,7 @@ def embed(
     from metavib.data.folder import folder
     from metavib.training import build
     from metavib.training.embedding import View, embedded, features
-    from metavib.training.protocols import classification
+    from metavib.training.protocols import seen
 
     if name not in CLASSIFICATION:
         raise ValueError(f"experiment must be one of {', '.join(CLASSIFICATION)}; got {name!r}.")
@@ -122,19 +122,19 @@ def embed(
     network, own = _network(source, weights, replace(tasks, size=size[0] if size else tasks.size))
     network.bf16 = precision == "bf16"
     if name == "images":
-        seen = replace(tasks, channels=own.channels, size=max(size or [own.size]), kind=own.kind, ink=own.ink)
-        tasks = _own_pictures(seen, split=split)
+        theirs = replace(tasks, channels=own.channels, size=max(size or [own.size]), kind=own.kind, ink=own.ink)
+        tasks = _own_pictures(theirs, split=split)
     if tasks.channels != own.channels:
         raise ValueError(f"{source} sees pictures of {own.channels} channels; those of {name} have {tasks.channels}.")
     views = [View(side, mirror) for side in size or [tasks.size]]
     path = out or Path(f"{name}.npz")
     if not split:
         assert tasks.root is not None
-        found = folder(tasks.root, **vars(classification.form(tasks)))
+        found = folder(tasks.root, **vars(seen.form(tasks)))
         write_vectors(path, found._replace(images=features(network.to(device), found.images, tasks, views[0])))
         note(f"{path}: {found.size:,} pictures of {', '.join(found.names[:5])}{', ...' * (found.classes > 5)}")
         return
-    splits = classification.load(tasks)
+    splits = seen.load(tasks)
     parts, scores = embedded(network.to(device), splits, tasks, views, episodes=episodes, quiet=quiet or json_)
     write_embeddings(path, parts)
     write_json(path.with_suffix(".json"), scores)

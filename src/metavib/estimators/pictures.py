@@ -26,8 +26,9 @@ from metavib.training import build, loop, run_folder
 from metavib.training.checkpoint import Checkpoint
 from metavib.training.config import Config, TasksConfig
 from metavib.training.fields import override
-from metavib.training.protocols.classification import Classification, form
+from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.pictures import decided, started
+from metavib.training.protocols.seen import form
 from metavib.training.recipes import recipe
 from metavib.training.stopping import Interrupted
 

@@ -24,8 +24,8 @@ from metavib.tasks.episodes import Episodes, fixed
 from metavib.tasks.inputs import Inputs
 from metavib.training import metrics
 from metavib.training.config import TasksConfig
-from metavib.training.protocols.classification import stored_size
 from metavib.training.protocols.experiment import TEST, VALIDATION
+from metavib.training.protocols.seen import stored_size
 
 SHOTS, QUERIES = (1, 5), 15
 PIXELS = 512 * 84**2  # of one pass through the network

@@ -46,7 +46,7 @@ from metavib.training.embedding import View, centroid_scores, features, queries_
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
 from metavib.training.fields import from_dict, override, to_dict
-from metavib.training.protocols import classification
+from metavib.training.protocols import seen
 from metavib.training.protocols.experiment import VALIDATION
 from metavib.training.recipes import recipe
 from metavib.training.stopping import Interrupted, Stop
@@ -258,7 +258,7 @@ def pretrain(
     """
     build.set_torch(Config(device=config.device, precision=config.precision, threads=config.threads))
     prepare(config, folder, resume=resume)
-    splits = (classification.load(config.tasks) if splits is None else splits).to(config.device)
+    splits = (seen.load(config.tasks) if splits is None else splits).to(config.device)
     steps_of_epoch = splits.train.size // config.batch
     if not steps_of_epoch:
         raise ValueError(f"batch must be at most the {splits.train.size} training pictures; got {config.batch}.")
@@ -432,7 +432,7 @@ class _Run:
 
 def loss_of(config: Pretraining, side: int, teacher: Teacher | None = None) -> Work:
     """From a `Supervised` model, a random stream and a batch of pictures to its accuracy and the loss."""
-    transform = classification.training_transform(replace(config.tasks, size=side))
+    transform = seen.training_transform(replace(config.tasks, size=side))
     dtype = build.DTYPES[config.precision]
 
     def loss(model: Supervised, streams: Sequence[Stream], images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

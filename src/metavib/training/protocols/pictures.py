@@ -30,7 +30,8 @@ from metavib.data.picture import eight_bits, picture
 from metavib.training import build, bundled
 from metavib.training.config import TRANSFER, Config, TasksConfig
 from metavib.training.fields import override
-from metavib.training.protocols.classification import Classification, load
+from metavib.training.protocols.classification import Classification
+from metavib.training.protocols.seen import load
 from metavib.training.recipes import STARTED
 
 SOME = 60  # pictures that are looked at
