@@ -1,7 +1,9 @@
 """Shared by all tests: shapes checked at every call, property tests that draw the same examples everywhere."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,3 +55,41 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr(runs, "POLL", 0.0)
     monkeypatch.setattr(processes.Here, "started", [])
     return processes.Here.started
+
+
+# Servers of tiny models, for the tests of the service
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of three tiny models, by name."""
+    import serving
+    import tiny
+
+    configs = {"sines": tiny.sinusoid(), "maml": tiny.sinusoid("maml"), "glyphs": serving.glyph_config()}
+    return serving.trained(tmp_path_factory.mktemp("runs"), **configs)
+
+
+@pytest.fixture(scope="module")
+def engines(folders: dict[str, Path]) -> list[Any]:
+    """These models as they are served."""
+    import serving
+
+    return serving.engines(folders)
+
+
+@pytest.fixture(scope="module")
+def server(engines: list[Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server of these models, in this process."""
+    import serving
+
+    with serving.serving(engines, f"{tmp_path_factory.mktemp('store')}/tasks.db") as found:
+        yield found
+
+
+@pytest.fixture
+def http(server: Any) -> Any:
+    """A client of that server, whose store is without tasks."""
+    for entry in server.service.store.listed(limit=10_000):
+        server.service.delete(entry.name)
+    return server.http

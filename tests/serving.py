@@ -1,5 +1,6 @@
 """Servers for tests: tiny trained models, in this process or in one of their own."""
 
+import io
 import os
 import signal
 import socket
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import numpy as np
 import uvicorn
+from PIL import Image
 
 import tiny
 from benchmarks.serve.nursery import free_port as free_port
@@ -107,3 +110,38 @@ def until(true: Any, *, seconds: float = 30.0) -> None:
     while not true():
         assert time.monotonic() < end, "this did not happen in time"
         time.sleep(0.02)
+
+
+# Requests
+
+ROWS = [{"x": -1.0, "y": 0.5}, {"x": 2.0, "y": -1.5}, {"x": 0.25, "y": 1.0}]
+
+
+def make(http: httpx.Client, name: str = "t", model: str = "sines", rows=ROWS, **more) -> httpx.Response:
+    points = {} if rows is None else {"points": {"rows": rows}}
+    return http.post("/v1/tasks", json={"model": model, "name": name, **points, **more})
+
+
+def update(http: httpx.Client, rows, name: str = "t", **headers: str) -> httpx.Response:
+    return http.post(f"/v1/tasks/{name}/update", json={"points": {"rows": rows}}, headers=headers)
+
+
+def predict(http: httpx.Client, xs, name: str = "t", **more) -> httpx.Response:
+    body = {"inputs": {"rows": [{"x": x} for x in xs]}, **more}
+    return http.post(f"/v1/tasks/{name}/predict", json=body)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def drawing(seed: int, size: int = 28) -> bytes:
+    rng = np.random.default_rng(seed)
+    pixels = np.full((size, size), 255)
+    for _ in range(2):
+        a, b = rng.integers(4, size - 4, 2)
+        pixels[a : a + 2, 4:-4] = 0
+        pixels[4:-4, b : b + 2] = 0
+    return png(pixels)
