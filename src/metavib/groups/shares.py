@@ -374,7 +374,7 @@ def like_shares(state: Mapping[str, Tensor]) -> Model:
         parts.append(like(part).prior)
     sites = PriorSites if "encoder.sites.alone" in state else MatchedSites
     count = None
-    if COUNT in state:  # which files have from before rows were counted
+    if COUNT in state:  # files from before rows were counted have none
         if state[COUNT].ndim or not bool(state[COUNT] > 0):
             raise ValueError(f"{COUNT} is no number above zero")
         count = torch.ones((), dtype=torch.float64)
