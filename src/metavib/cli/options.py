@@ -75,7 +75,8 @@ TaskColumn = Annotated[
 Target = Annotated[
     list[str],
     typer.Option(
-        metavar="COLUMN,...", help="Columns of the table with the outputs to predict: numbers, or class labels."
+        metavar="COLUMN,...",
+        help="Columns with the outputs to predict: numbers, or class labels. Rows may lack some of several.",
     ),
 ]
 Inputs = Annotated[
