@@ -21,7 +21,7 @@ from torch import Tensor
 
 from metavib.encoders.sites import SiteEncoder
 from metavib.kernels import Kernel
-from metavib.likelihoods import Likelihood
+from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.posteriors.functions import posterior
 from metavib.posteriors.memory import Sites
 
@@ -62,6 +62,7 @@ class OwnSites(SiteEncoder):
 
     def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
         """The sites that it starts from."""
+        _check_classes(likelihood)
         return self.inner.sites(phi, y, likelihood)
 
     def under(
@@ -74,6 +75,7 @@ class OwnSites(SiteEncoder):
         weight: Tensor | None = None,
     ) -> Sites:
         """The same with targets times c."""
+        _check_classes(likelihood)
         m, s = self.inner.under(kernel, phi, y, mask, likelihood, weight)
         if not y.numel():
             return Sites(m, s)
@@ -140,6 +142,14 @@ def ranks(phi: Float[Tensor, "*b n m"], y: Int[Tensor, "*b n"], mask: Bool[Tenso
     alone = torch.zeros_like(rank).scatter_reduce(-1, group, rank, "amax").gather(-1, group) == 0
     found = torch.zeros_like(rank).scatter(-1, order, rank.masked_fill(alone, -1))
     return found.masked_fill(~mask, -1)
+
+
+def _check_classes(likelihood: Likelihood) -> None:
+    if not isinstance(likelihood, ClassLikelihood) or likelihood.latents < 2:
+        raise TypeError(
+            f"how sure to be of classes is learned where each has a function of its own; got {type(likelihood).__name__}. "
+            "Use SimplifiedSites."
+        )
 
 
 def _taken(t: Tensor, places: Int[Tensor, "*b k"]) -> Tensor:
