@@ -147,8 +147,8 @@ def ranks(phi: Float[Tensor, "*b n m"], y: Int[Tensor, "*b n"], mask: Bool[Tenso
 def _check_classes(likelihood: Likelihood) -> None:
     if not isinstance(likelihood, ClassLikelihood) or likelihood.latents < 2:
         raise TypeError(
-            f"how sure to be of classes is learned where each has a function of its own; got {type(likelihood).__name__}. "
-            "Use SimplifiedSites."
+            "how sure to be of classes is learned where each has a function of its own; got "
+            f"{type(likelihood).__name__}. Use SimplifiedSites."
         )
 
 
