@@ -89,7 +89,7 @@ def coverage() -> Figure:
     ax.set(ylabel="inside the 90 % interval", xlabel="rows of a new group that are known", ylim=(0.7, 1.03))
     ax.set_xticks(range(len(columns)), columns)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.0f} %"))
-    ax.legend(frameon=False, loc="lower left")
+    ax.legend(frameon=False, loc="lower center")
     return figure
 
 
