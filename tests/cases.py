@@ -21,7 +21,6 @@ from metavib.encoders import (
     GeneralSites,
     GPEncoder,
     GradientEncoder,
-    OwnSites,
     SimplifiedSites,
 )
 from metavib.methods import gp_maml, gp_vib, maml, stochastic_gp_maml, stochastic_maml
@@ -75,7 +74,6 @@ LIKELIHOODS = [
 SITES = [
     case(ExactSites),
     case(SimplifiedSites, lambda: SimplifiedSites(m=1.3, s=0.5)),
-    case(OwnSites, lambda: OwnSites(SimplifiedSites(m=1.3, s=0.5), learned_from=3)),
     case(FullSites, lambda: FullSites(FEATURES)),
     case(GeneralSites, lambda: GeneralSites(FEATURES, hidden=5)),
 ]
@@ -101,9 +99,7 @@ def allowed(sites: type, likelihood: type) -> bool:
     """Whether a site encoder serves a likelihood."""
     if sites is ExactSites:
         return likelihood is likelihoods.Gaussian or issubclass(likelihood, likelihoods.Warped)
-    if sites is GeneralSites:
-        return likelihood is not likelihoods.Softmax
-    return sites is not OwnSites or likelihood is likelihoods.Softmax
+    return not (sites is GeneralSites and likelihood is likelihoods.Softmax)
 
 
 def _models() -> list[Case]:

@@ -31,7 +31,11 @@ BATCHES = [(), (3,), (2, 3)]
 models = pytest.mark.parametrize("case", cases.MODELS, ids=repr)
 
 # Parts with a test file of their own: each package, and the file that must be there.
-ELSEWHERE = {"metavib.baselines": "test_baselines.py", "metavib.groups.shares": "test_shares.py"}
+ELSEWHERE = {
+    "metavib.baselines": "test_baselines.py",
+    "metavib.groups.shares": "test_shares.py",
+    "metavib.encoders.own": "test_new_classes.py",  # a choice among some numbers, through which nothing is trained
+}
 
 
 def run(model: Model, task: Task, noise: Tensor | None = None) -> Bound:

@@ -17,7 +17,7 @@ from metavib.estimators import columns
 from metavib.estimators.columns import SPHERE, learn_columns
 from metavib.estimators.tasks import Rows
 from metavib.kernels import RBF
-from metavib.likelihoods import Softmax
+from metavib.likelihoods import Bernoulli, Gaussian, Softmax
 from metavib.networks.whitened import Whitened, rank_for
 from metavib.tasks.inputs import Inputs
 
@@ -277,6 +277,16 @@ def test_a_row_of_weight_three_is_that_row_three_times():
     torch.testing.assert_close(m[again], copies.m)
     torch.testing.assert_close(s[::3], plain.s[::3] / 3)
     assert not torch.allclose(m, plain.m)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.3), Bernoulli()], ids=lambda p: type(p).__name__)
+def test_outputs_without_a_function_for_each_class_are_refused(likelihood):
+    phi, y, mask = torch.randn(4, 2), torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.ones(4, dtype=torch.bool)
+    sites = OwnSites(SimplifiedSites(), learned_from=3)
+    with pytest.raises(TypeError, match="a function of its own; got .*Use SimplifiedSites"):
+        sites(phi, y, mask, likelihood)
+    with pytest.raises(TypeError, match="a function of its own; got .*Use SimplifiedSites"):
+        sites.under(RBF(), phi, y, mask, likelihood)
 
 
 def test_few_classes_to_learn_from_are_no_reason_to_be_wrong_about_how_sure_to_be(tmp_path):
