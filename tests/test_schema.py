@@ -240,6 +240,26 @@ def test_a_column_that_counts_the_rows_is_no_input(tmp_path):
     assert found.names == ("a",) and found.y.tolist() == [3.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    ("name", "cells", "counts"),
+    [
+        ("rownames", [1, 2, 3], True),
+        ("rownames", ["Mazda RX4", "Datsun 710", "Fiat 128"], True),
+        ("X", [1, 2, 3], True),
+        ("index", [0, 1, 2], True),
+        ("index", [101.5, 99.0, 102.0], False),
+        ("X", [1, 2, 4], False),
+        ("day", [1, 2, 3], False),
+    ],
+)
+def test_columns_that_other_programs_write_beside_the_rows_are_no_inputs(tmp_path, name, cells, counts):
+    """R's row names, and a count of the rows under a usual name; numbers under such a name that do not count stay."""
+    frame = pd.DataFrame({name: cells, "a": [1.0, 2.0, 2.0], "y": [3.0, 4.0, 5.0]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert read_rows(tmp_path / "t.csv", target="y").names == (("a",) if counts else (name, "a"))
+    assert read(tmp_path / "t.csv").index == ((name,) if counts else ())
+
+
 @pytest.mark.parametrize("cell", [[1, 2], {"a": 1}, np.zeros(2)])
 def test_cells_that_are_no_values_are_refused(cell):
     cells = np.empty(3, dtype=object)

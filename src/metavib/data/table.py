@@ -25,7 +25,8 @@ import numpy as np
 
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat"))
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # endings of files that are to be unpacked first
-INDEX = ("", "Unnamed: 0", "__index_level_0__")  # names of the row numbers that pandas and R write beside a table
+INDEX = ("", "Unnamed: 0", "__index_level_0__", "rownames", "row.names", "...1")  # what pandas and R call rows' names
+COUNTS = ("X", "X1", "index", "level_0", "row", "rowid", "row_id")  # names of columns that may count the rows of a file
 BYTES = 2**31  # the largest file that is read
 CELL = 10_000  # characters of the longest cell
 
@@ -63,8 +64,16 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns, but not of one that only counts the rows."""
-        return tuple(name for name in self.columns if name not in INDEX)
+        """Names of the columns, but not of one that only names or counts the rows."""
+        return tuple(name for name in self.columns if name not in self.index)
+
+    @property
+    def index(self) -> tuple[str, ...]:
+        """Columns that only name or count the rows, as programs write them beside a table.
+
+        `rownames` always is one; `X` or `index` where its numbers are 1, 2, 3, ... (or begin at 0) to the last row.
+        """
+        return tuple(name for name, cells in self.columns.items() if name in INDEX or _counts_rows(name, cells))
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The cells of a column."""
@@ -452,6 +461,13 @@ def shown(cell: Any) -> str:
 
 def _is_number(cell: Any) -> bool:
     return isinstance(cell, int | float | np.number)
+
+
+def _counts_rows(name: str, cells: np.ndarray) -> bool:
+    """Whether a column is called like one that counts the rows of a file, and does."""
+    if name not in COUNTS or cells.dtype.kind not in "iuf" or len(cells) < 3:
+        return False
+    return bool(np.array_equal(cells - cells[0], np.arange(len(cells))) and cells[0] in (0, 1))
 
 
 def _line(cells: Sequence[str | None]) -> str:

@@ -41,6 +41,7 @@ from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 from metavib.training.protocols.regression import LEVELS, score_all, steps_at_test, summarise
 
 REAL = ("gaussian", "student-t")  # likelihoods whose outputs have units, and are standardised
+SHOWN = 20  # input columns that are named, at most
 CLASSES = 50  # of a target, at most: more different labels are no classes
 
 
@@ -308,9 +309,12 @@ class Table(Experiment):
             self._tested = len(self._tasks(self.split.test, shots=1, queries=1))  # refused now rather than later
 
     def described(self) -> str:
-        """What is learned from, in words."""
+        """What is learned from, in words: how many rows, and from which columns the outputs are predicted."""
         groups = len(np.unique(np.concatenate([part.tasks for part in self.split[:2]])))
-        return f"{sum(len(part.x) for part in self.split[:2])} rows of {groups} groups"
+        rows, table = sum(len(part.x) for part in self.split[:2]), self.config.tasks.table
+        columns = [_becomes(column) for column in schema(table).columns]
+        inputs = ", ".join(columns[:SHOWN]) + f" and {len(columns) - SHOWN} more" * (len(columns) > SHOWN)
+        return f"{rows} rows of {groups} groups; {table.target!r} is predicted from {inputs or 'the groups alone'}"
 
     def learn(self) -> tuple[Learned, int]:
         """A hierarchical prior, learned from all groups but those to test on: it needs none to select a model by.
@@ -430,6 +434,13 @@ class Table(Experiment):
         _, number, counts = np.unique(rows.tasks, return_inverse=True, return_counts=True)
         rows = _select(rows, counts[number] > 1) if (counts > 1).any() else rows
         return TableTasks(*self._rows(rows), rows.tasks, shots=shots, queries=queries, min_shots=min_shots)
+
+
+def _becomes(column: schemas.Column) -> str:
+    """The name of an input column, with what it was taken for where that is no number."""
+    if isinstance(column, schemas.Category):
+        return f"{column.name} ({len(column.values)} values)"
+    return f"{column.name} (dates)" if isinstance(column, schemas.Moment) else column.name
 
 
 def _summaries(scores: dict[str, Tensor], splits: int, tasks: int) -> dict[str, Any]:
