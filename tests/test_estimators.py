@@ -313,6 +313,20 @@ def test_frames_keep_their_names_and_missing_values_are_refused_by_them():
         e.adapt(frame[["load", "heat"]], y)
 
 
+def test_a_second_id_of_the_tasks_is_not_used_and_predictions_are_those_without_it(tmp_path):
+    x, y, ids = lines()
+    frame = pd.DataFrame({"code": [f"c{i}" for i in ids], "heat": x[:, 0]})
+    with pytest.warns(UserWarning, match="column 'code' is not used"):
+        e = FewShotRegressor(random_state=0).fit(frame, y, tasks=ids)
+    plain = FewShotRegressor(random_state=0).fit(frame[["heat"]], y, tasks=ids).adapt(frame[["heat"]][:5], y[:5])
+    adapted = e.adapt(frame[:5].assign(code="unheard of"), y[:5])
+    np.testing.assert_array_equal(adapted.predict(frame), plain.predict(frame[["heat"]]))
+    adapted.save(tmp_path / "e.safetensors")
+    loaded = FewShotRegressor.load(tmp_path / "e.safetensors")
+    np.testing.assert_array_equal(loaded.predict(frame), adapted.predict(frame))
+    np.testing.assert_array_equal(adapted.predict(pl.DataFrame(frame.to_dict("list"))), adapted.predict(frame))
+
+
 def test_missing_values_become_the_mean_and_an_indicator():
     x, y, ids = lines()
     x = np.concatenate([x, x], 1)

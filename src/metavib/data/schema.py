@@ -10,12 +10,16 @@ comes later, by name: the order of the columns does not matter, nor whether they
 * A `Moment` (dates and times) becomes the number of days since 1970 and, for the cycles that the training rows cover
   (day, week, year), the sine and cosine of the place in the cycle, so that 23:59 is next to 00:00.
 
+* A column that can say nothing of new groups is `Unused`: one without any value, or texts of which (almost) none comes
+  in two groups, such as names of people or a second id.
+
 A missing category or date is NaN in its first column alone. What is done about NaN is decided after this
 (`metavib.tasks.scaling`): refuse, or take the mean and add one indicator for the column.
 """
 
 import json
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,10 +31,13 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from metavib.data.table import Table, is_missing, read, shown
+from metavib.data.table import Table, is_missing, read, shown, with_commas
 
 VALUES = 50
 """Values of a category that have an indicator, at most: the most frequent ones."""
+
+SHARED = 0.1
+"""The share of a column's texts that come in two groups or more, at least: of others no new group will have any."""
 
 CYCLES = {"day": 1.0, "week": 7.0, "year": 365.2425}
 """Lengths of the cycles of a date, in days."""
@@ -191,6 +198,37 @@ class Moment(Column):
 
 @final
 @dataclass(frozen=True)
+class Unused(Column):
+    """A column that says nothing of rows to come, and becomes no numbers.
+
+    Example:
+        >>> from metavib.data.table import in_memory
+        >>> Unused("name").encode(in_memory({"name": ["Ann", "Bob"]})).shape
+        (2, 0)
+    """
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def encode(self, table: Table) -> np.ndarray:
+        """No numbers."""
+        return np.zeros((len(table), 0))
+
+    def state(self) -> dict[str, Any]:
+        """Kind and name."""
+        return {"kind": "unused", "name": self.name}
+
+    def examples(self, typical: float) -> tuple[str, ...]:
+        """An empty cell."""
+        return ("",)
+
+
+@final
+@dataclass(frozen=True)
 class Schema:
     """What the input columns of a table become.
 
@@ -215,6 +253,11 @@ class Schema:
     def features(self) -> tuple[str, ...]:
         """Names of the table's columns."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def used(self) -> "Schema":
+        """The columns that become numbers."""
+        return Schema(tuple(column for column in self.columns if not isinstance(column, Unused)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -260,21 +303,35 @@ def numbers(names: Iterable[str]) -> Schema:
     return Schema(tuple(Number(name) for name in names))
 
 
-def learn(table: Table, features: Sequence[str], *, categories: Sequence[str] = ()) -> Schema:
+def learn(
+    table: Table, features: Sequence[str], *, categories: Sequence[str] = (), groups: Sequence[Any] | None = None
+) -> Schema:
     """What columns become, as their cells suggest.
 
     A column of texts most of which are numbers is one of numbers, and the others are mistakes, which `encode` refuses;
-    the same holds for dates.
+    the same holds for dates. Columns that can say nothing of new groups are not used, which a warning tells.
 
     Args:
         table: the rows to train on.
         features: the columns, in the order wanted.
         categories: those of them that name categories although they look like numbers or dates (codes, years).
+        groups: the group of each row, where there are groups.
     """
     for name in categories:
         if name not in features:
             raise ValueError(f"column {name!r} is to be a category and is none of the inputs {', '.join(features)}.")
-    return Schema(tuple(_learned(table, name, forced=name in categories) for name in features))
+    of = list(range(len(table)) if groups is None else groups)
+    found = Schema(tuple(_learned(table, name, of, forced=name in categories) for name in features))
+    unused = [repr(column.name) for column in found.columns if isinstance(column, Unused)]
+    if unused:
+        warnings.warn(
+            f"{table.source}{': ' * bool(table.source)}column{'s' * (len(unused) > 1)} {', '.join(unused)} "
+            f"{'are' if len(unused) > 1 else 'is'} not used, which can say nothing of new groups: (almost) no text there "
+            "comes in two groups, or nothing is there at all.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 class Rows(NamedTuple):
@@ -350,8 +407,10 @@ def days(table: Table, name: str) -> np.ndarray:
     return found
 
 
-def _learned(table: Table, name: str, *, forced: bool) -> Column:
+def _learned(table: Table, name: str, groups: Sequence[Any], *, forced: bool) -> Column:
     cells = table[name]
+    if not table.present(name).any():
+        return Unused(name)
     if not forced and name not in table.categories:
         if cells.dtype.kind in "iuf":
             return Number(name)
@@ -359,7 +418,7 @@ def _learned(table: Table, name: str, *, forced: bool) -> Column:
             return _moment(table, name)
         if cells.dtype.kind == "O":
             present = [cell for cell in cells.tolist() if not is_missing(cell)]
-            if _mostly(present, _numeric):  # also where nothing is there at all
+            if _mostly(present, _numeric):
                 table.numbers(name)
                 return Number(name)
             if _mostly(present, lambda cell: _days(cell) is not None):
@@ -371,7 +430,7 @@ def _learned(table: Table, name: str, *, forced: bool) -> Column:
                     "numbers is the month is not known: write dates as 2024-02-29. Where such texts are names, say so, "
                     f"with --categories {name} or a categorical column."
                 )
-    return _category(table, name)
+    return _category(table, name, groups)
 
 
 def _moment(table: Table, name: str) -> Moment:
@@ -382,18 +441,13 @@ def _moment(table: Table, name: str) -> Moment:
     return Moment(name, tuple(cycle for cycle in CYCLES if covers[cycle]))
 
 
-def _category(table: Table, name: str) -> Category:
+def _category(table: Table, name: str, groups: Sequence[Any]) -> Column:
     texts = table.texts(name)
     counts = Counter(value for value in texts if value is not None)
-    if counts and max(counts.values()) == 1 and not {"true", "false"} >= set(counts):
-        first = next(i for i, value in enumerate(texts) if value is not None)
-        raise ValueError(
-            f"{table.place(first)}, column {name!r}: {shown(texts[first])} is no finite number, and as the name of a "
-            "category it helps nothing, because no text of this column comes twice (dates are written 2024-02-29). "
-            "Leave this column out."
-        )
-    if not counts:
-        raise ValueError(f"column {name!r} has no values at all: leave it out.")
+    within = Counter(value for value, _ in set(zip(texts, groups, strict=True)))  # groups that have a value
+    shared = sum(count for value, count in counts.items() if within[value] > 1)
+    if shared < SHARED * sum(counts.values()) and not {"true", "false"} >= set(counts):
+        return Unused(name)
     values = sorted(sorted(counts, key=lambda value: (-counts[value], value))[:VALUES])
     total = sum(counts[value] for value in values)
     return Category(name, tuple(values), tuple(counts[value] / total for value in values))
@@ -405,9 +459,11 @@ def _mostly(cells: Sequence[Any], holds: Any) -> bool:
 
 
 def _numeric(cell: Any) -> bool:
-    """Whether a cell is meant as a number: inf and 1_000 too, which are refused later."""
+    """Whether a cell is meant as a number: inf, 1_000 and 1,5 too, which are refused later."""
     if isinstance(cell, bool | np.bool_):
         return False
+    if with_commas(cell):
+        return True
     try:
         float(cell)
     except (TypeError, ValueError):
@@ -458,6 +514,8 @@ def _column(line: str) -> Column:
         kind, name = state["kind"], str(state["name"])
         if kind == "number":
             return Number(name)
+        if kind == "unused":
+            return Unused(name)
         if kind == "moment" and set(state["cycles"]) <= set(CYCLES):
             return Moment(name, tuple(state["cycles"]))
         if kind == "category" and len(state["values"]) == len(state["shares"]):

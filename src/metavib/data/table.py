@@ -13,13 +13,14 @@ import csv
 import difflib
 import hashlib
 import io
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TextIO, final
 
 import numpy as np
 
@@ -27,6 +28,10 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "na
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")  # endings of files that are to be unpacked first
 INDEX = ("", "Unnamed: 0", "__index_level_0__", "rownames", "row.names", "...1")  # what pandas and R call rows' names
 COUNTS = ("X", "X1", "index", "level_0", "row", "rowid", "row_id")  # names of columns that may count the rows of a file
+SEPARATORS = (",", ";", "\t")  # of the cells of a line: that which gives the header most of them
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+GROUPED = re.compile(r"\s*[+-]?\d{1,3}(([,' ]\d{3})+(\.\d+)?|(\.\d{3})+,\d+)\s*")  # 1,234.5 and 1.234,5
+LOOKED_AT = 100_000  # characters of the first line that say what separates cells
 BYTES = 2**31  # the largest file that is read
 CELL = 10_000  # characters of the longest cell
 
@@ -119,10 +124,10 @@ class Table:
         found = np.fromiter((number(cell) for cell in cells.tolist()), np.float64, len(cells))
         for i in np.flatnonzero(np.isinf(found)):
             if isinstance(cells[i], str) or not _is_number(cells[i]):  # infinite numbers are refused with the others
-                raise ValueError(
-                    f"{self.place(i)}, column {name!r}: {shown(cells[i])} is no finite number. Correct it, or leave "
-                    "this column out."
-                )
+                remedy = "Correct it, or leave this column out."
+                if with_commas(cells[i]):
+                    remedy = "Write numbers as 1234.5; where such texts are names, make this column one of categories."
+                raise ValueError(f"{self.place(i)}, column {name!r}: {shown(cells[i])} is no finite number. {remedy}")
         return found
 
     def texts(self, name: str) -> list[str | None]:
@@ -181,7 +186,10 @@ class Table:
 
 
 def read(path: Path | str, *, columns: Sequence[str] | None = None, texts: Sequence[str] = ()) -> Table:
-    """The table of a file: CSV (UTF-8, commas, names in the first line) or Parquet, by its name.
+    """The table of a file: CSV (UTF-8, names in the first line) or Parquet, by its name.
+
+    Cells are separated by commas, semicolons or tabs, whichever divides the first line most; between semicolons a number
+    may be written with a comma, 1,5.
 
     Args:
         path: the file.
@@ -296,11 +304,14 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Lines that are not blank, with their numbers."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+            separator = _separator(file)
+            reader = csv.reader(file, strict=True, delimiter=separator)
             for cells in reader:
                 if cells:
                     if max(map(len, cells)) > CELL:
                         raise ValueError(f"{path}, line {reader.line_num}: a cell of more than {CELL} characters.")
+                    if separator == ";":
+                        cells = [c.replace(",", ".") if "," in c and DECIMAL_COMMA.fullmatch(c) else c for c in cells]
                     yield reader.line_num, cells
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -310,14 +321,19 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"{path}, line {reader.line_num}: this is not CSV ({error}).") from error
 
 
+def _separator(file: TextIO) -> str:
+    """What separates the cells of a file, by its first line that is not blank; the file begins anew afterwards."""
+    first = next((line for line in file if line.strip()), "")[:LOOKED_AT]
+    file.seek(0)
+    cells = {separator: next(csv.reader([first], delimiter=separator), []) for separator in SEPARATORS}
+    return max(SEPARATORS, key=lambda separator: len(cells[separator]))
+
+
 def header(path: Path, cells: list[str]) -> list[str]:
     """The names of the columns; the first one may have none, and then counts the rows."""
     names = [name.strip() for name in cells]
     if not names:
         raise ValueError(f"{path}: the file is empty; it should begin with a line of column names.")
-    for separator, title in ((";", "semicolons"), ("\t", "tabs")):
-        if len(names) == 1 and separator in names[0]:
-            raise ValueError(f"{path}: the columns are separated by {title}; save the table with commas.")
     if "" in names[1:] or names == [""]:
         raise ValueError(f"{path}: column {names.index('', len(names) > 1) + 1} of the header has no name.")
     if len(set(names)) != len(names):
@@ -435,6 +451,11 @@ def number(cell: Any) -> float:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
         return float("inf")
+
+
+def with_commas(cell: Any) -> bool:
+    """Whether a text is a number as some write it, 1,5 or 1,234.5, which is refused: 1,234 may be either of two."""
+    return isinstance(cell, str) and bool(DECIMAL_COMMA.fullmatch(cell) or GROUPED.fullmatch(cell))
 
 
 def text(cell: Any) -> str | None:

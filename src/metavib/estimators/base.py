@@ -169,8 +169,8 @@ class FewShotEstimator(BaseEstimator):
         return known.predict(self._inputs(x))
 
     @abstractmethod
-    def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Checked rows and outputs."""
+    def _check_both(self, X: Any, y: Any, tasks: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Checked rows and outputs, of tasks or not."""
 
     @abstractmethod
     def _points(self, X: np.ndarray, y: np.ndarray) -> Any:
@@ -218,10 +218,10 @@ class FewShotEstimator(BaseEstimator):
 
     # Checks
 
-    def _check(self, X: Any, y: Any = NOTHING, *, reset: bool) -> Any:
+    def _check(self, X: Any, y: Any = NOTHING, tasks: Any = None, *, reset: bool) -> Any:
         """Arrays of the right shapes; missing values are looked at later, where columns have names.
 
-        A data frame becomes numbers by its schema, which is learned where `reset` says so.
+        A data frame becomes numbers by its schema, which is learned where `reset` says so, from rows of `tasks`.
         """
         alone = isinstance(y, str) and y == NOTHING
         if not alone and y is not None:
@@ -246,7 +246,8 @@ class FewShotEstimator(BaseEstimator):
             validate_data(self, X, skip_check_array=True, reset=reset)
             table = in_memory(X)
             if reset:
-                self.schema_ = learn(table, list(table.columns))
+                groups = None if tasks is None else task_names(tasks, len(table)).tolist()
+                self.schema_ = learn(table, list(table.columns), groups=groups)
             assert self.schema_ is not None
             rows = self.schema_.encode(table)
         elif self.schema_ is not None and not self.schema_.plain:
@@ -269,7 +270,7 @@ class FewShotEstimator(BaseEstimator):
         Weights are over their mean in fit: of a row that has none, and of one that is predicted, as much is known as of
         the average row of fit.
         """
-        X, y = self._check_both(X, y, reset=reset)
+        X, y = self._check_both(X, y, tasks, reset=reset)
         names = None if tasks is None else task_names(tasks, len(y))
         if reset:
             self.mean_weight_ = 1.0

@@ -419,8 +419,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         if self.likelihood == "bernoulli" and len(self.classes_) != 2:
             raise ValueError(f"bernoulli tells two classes apart; got {len(self.classes_)}: take softmax.")
 
-    def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = self._check(X, y, reset=reset)
+    def _check_both(self, X: Any, y: Any, tasks: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, y = self._check(X, y, tasks, reset=reset)
         return X, self._labels(y)
 
     def _labels(self, y: Any) -> np.ndarray:

@@ -387,8 +387,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         scored = None if weight is None else weight[query].numpy()
         return float(r2_score(y[query], mean.numpy(), sample_weight=scored))
 
-    def _check_both(self, X: Any, y: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = self._check(X, y, reset=reset)
+    def _check_both(self, X: Any, y: Any, tasks: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, y = self._check(X, y, tasks, reset=reset)
         try:
             return X, np.asarray(y, dtype=np.float64)
         except ValueError as error:

@@ -92,19 +92,22 @@ def resolve(config: Config) -> Config:
     ids = np.array(cells.ids(table.task))
     with naming(path):
         parts = split_tasks(ids)
-    schema = schemas.learn(cells.select(parts[0]), features, categories=table.categories)
+    learned_from = parts[0]
+    schema = schemas.learn(
+        cells.select(learned_from), features, categories=table.categories, groups=ids[learned_from].tolist()
+    ).used
     x, y = schema.encode(cells), _values(cells, config)
     with naming(path):
         scalings.check_learnable(x, names=schema.sources)
         scalings.check_finite(x, names=schema.sources, missing=table.missing, lines=cells.lines)
-        x_scaling = scalings.columns(x[parts[0]], names=schema.sources, missing=table.missing)
+        x_scaling = scalings.columns(x[learned_from], names=schema.sources, missing=table.missing)
     y_scaling = scalings.as_they_are()
     if config.model.likelihood in REAL:
-        y_scaling = scalings.outputs(y[parts[0]])._replace(step=scalings.step_of(y[parts[0]]))
+        y_scaling = scalings.outputs(y[learned_from])._replace(step=scalings.step_of(y[learned_from]))
     table = replace(
         table,
         csv=str(path),
-        features=features,
+        features=schema.features,
         digest=digest(path),
         columns=() if schema.plain else schema.to_json(),
         classes=classes,
