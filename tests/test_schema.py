@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metavib.data.schema import CYCLES, VALUES, Category, Moment, Number, Schema, learn, read_rows, Unused
+from metavib.data.schema import CYCLES, VALUES, Category, Moment, Number, Schema, Unused, learn, read_rows
 from metavib.data.table import in_memory, read, read_cells
 
 N = 12
@@ -278,7 +278,9 @@ def test_columns_that_other_programs_write_beside_the_rows_are_no_inputs(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("separator", "decimal"), [(",", "."), (";", ","), (";", "."), ("\t", ".")], ids=["usual", "European", "mixed", "tabs"]
+    ("separator", "decimal"),
+    [(",", "."), (";", ","), (";", "."), ("\t", ".")],
+    ids=["usual", "Europe", "mixed", "tabs"],
 )
 def test_cells_may_be_separated_as_a_spreadsheet_does_it(tmp_path, separator, decimal):
     """Semicolons with commas in numbers, as Excel writes them in much of Europe, and tabs: the same table."""

@@ -326,8 +326,8 @@ def learn(
     if unused:
         warnings.warn(
             f"{table.source}{': ' * bool(table.source)}column{'s' * (len(unused) > 1)} {', '.join(unused)} "
-            f"{'are' if len(unused) > 1 else 'is'} not used, which can say nothing of new groups: (almost) no text there "
-            "comes in two groups, or nothing is there at all.",
+            f"{'are' if len(unused) > 1 else 'is'} not used, which can say nothing of new groups: (almost) no text "
+            "there comes in two groups, or nothing is there at all.",
             UserWarning,
             stacklevel=2,
         )

@@ -188,8 +188,8 @@ class Table:
 def read(path: Path | str, *, columns: Sequence[str] | None = None, texts: Sequence[str] = ()) -> Table:
     """The table of a file: CSV (UTF-8, names in the first line) or Parquet, by its name.
 
-    Cells are separated by commas, semicolons or tabs, whichever divides the first line most; between semicolons a number
-    may be written with a comma, 1,5.
+    Cells are separated by commas, semicolons or tabs, whichever divides the first line most; between semicolons a
+    number may be written with a comma, 1,5.
 
     Args:
         path: the file.
