@@ -54,12 +54,17 @@ def inner_steps(records: Records) -> Figure:
 
 
 def _tested(records: Records, varied: str, label: str) -> Figure:
-    """A panel for each number of shots in training."""
+    """A panel for each number of shots in training, two in a row."""
     panels = curves.by_training(records)
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
     colours: dict[str, Any] = {}  # a method has one colour in all panels
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(1 + 4.2 * len(panels), 4.2))
-        for ax, (name, group) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True):
+        figure = Figure(figsize=(1 + 4.2 * columns, 1 + 3.2 * rows))
+        axes = figure.subplots(rows, columns, squeeze=False).flat
+        for ax in axes[len(panels) :]:
+            ax.set_axis_off()
+        for ax, (name, group) in zip(axes, panels.items(), strict=False):
             score = curves.scores(group)[0]
             for line, curve in curves.tested_curves(group, varied, score).items():
                 colour = colours.setdefault(line, COLOURS[len(colours) % len(COLOURS)])
@@ -70,7 +75,11 @@ def _tested(records: Records, varied: str, label: str) -> Figure:
             ax.set(xlabel=label, ylabel=curves.SCORES[score][0], title=name)
             if score == "mse":
                 ax.set_yscale("log")
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            if max(x) > 50:  # a stream, from a few points to many
+                ax.set_xscale("log")
+                ax.set_xticks(x, [f"{k:g}" for k in x])
+            else:
+                ax.xaxis.get_major_locator().set_params(integer=True)
         lines = {text: line for ax in figure.axes for line, text in zip(*ax.get_legend_handles_labels(), strict=True)}
         figure.legend(lines.values(), lines, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
