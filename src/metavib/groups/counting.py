@@ -29,37 +29,42 @@ ROWS = 3000  # that the shared function is learned from without a fold
 
 
 def choose_count(
-    without: Callable[[Sequence[np.ndarray]], Callable[[float], Model]],
+    without: Callable[[Sequence[np.ndarray], int], Callable[[float], Model]],
     x: Tensor,
     y: Tensor,
     weight: Tensor,
     sets: Sequence[np.ndarray],
+    fold: np.ndarray,
+    folds: int,
     *,
     seed: int,
-) -> float:
+) -> tuple[float, float]:
     """The count under which rows of groups held out are most probable, given some others of their group.
 
     A group counts as one row would, since its rows go together: what is compared are sums over groups of the mean log
-    loss of their rows, and a prior that the count is about one.
+    loss of their rows, and a prior that the count is about one. Returns it, and this loss.
 
     Args:
-        without: makes models given some groups alone, one for each count.
+        without: makes models given some groups alone, none of them of a fold, one for each count.
         x: rows `(rows, d)`.
         y: the class of each.
         weight: how many rows each stands for.
         sets: the rows of each group.
-        seed: of folds, and of which rows are known.
+        fold: of each group.
+        folds: how many of the folds are held out, one after another.
+        seed: of which rows are known.
     """
     random = np.random.default_rng(seed)
-    fold = random.permutation(np.arange(len(sets)) % min(learning.FOLDS, len(sets)))
     losses = {count: [0.0] for count in COUNTS}
-    for k in range(learning.folds(len(sets))):
+    for k in range(folds):
         rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
-        model = without(learning.sample(rest, ROWS, learning.EVIDENCE_EACH, random))
+        model = without(learning.sample(rest, ROWS, learning.EVIDENCE_EACH, random), k)
         mine = [random.permutation(sets[i]) for i in np.flatnonzero(fold == k)[:GROUPS]]
         for count in COUNTS:
             losses[count] += [loss(model(count), x, y, weight, mine, known) for known in KNOWN]
-    return min(COUNTS, key=lambda count: sum(losses[count]) / len(KNOWN) + 0.5 * (log(count) / WIDTH) ** 2)
+    whole = {count: sum(losses[count]) / len(KNOWN) + 0.5 * (log(count) / WIDTH) ** 2 for count in COUNTS}
+    best = min(COUNTS, key=whole.__getitem__)
+    return best, whole[best]
 
 
 @torch.no_grad()

@@ -11,6 +11,8 @@ $\sigma$ itself and the sites of all *other* rows (`matched`). Under such sites 
    converged its gradient is that of the evidence of the labels themselves, in the approximation of expectation
    propagation.
 3. The posterior of what groups share is that of the sites of many rows: `prior_given`.
+4. Where boosted trees of other groups know more of a row than the shared function does (`gain`), all is learned once
+   more with what they say as a column: `learn_with_trees`.
 """
 
 from collections.abc import Sequence
@@ -23,17 +25,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from metavib import linalg
 from metavib.groups import learning
-from metavib.groups.evidence import Group, Shared, log_evidence, marginals, said_by, shared, whiten
+from metavib.groups.evidence import Group, Shared, log_evidence, marginals, said, said_by, shared, whiten
 from metavib.groups.features import Features
 from metavib.groups.prior import hierarchical
 from metavib.groups.rows import Block, blocks, members
 from metavib.groups.sites import Natural, matched, towards
+from metavib.groups.trees import Grown, beside, grow_folds, with_trees
 from metavib.priors import FunctionPrior
 
 ROWS = 3000  # that set the kernels' parameters: a yes or no says less than a number does
 TURNS, SWEEPS, ITERATIONS = 8, 3, 5  # turns, and in each the sweeps over all sites and the iterations of L-BFGS
 LAST = 10  # sweeps over the sites of all rows that the shared function is learned from
+WORTH, CHANCE = 0.02, 2.0  # share of the log loss that trees must take away, and standard errors of that
+STEPS = 10  # of Newton's method
 
 
 def log_odds(y: Float[Tensor, " rows"], weight: Float[Tensor, " rows"]) -> float:
@@ -43,13 +49,19 @@ def log_odds(y: Float[Tensor, " rows"], weight: Float[Tensor, " rows"]) -> float
 
 
 class Logit(NamedTuple):
-    """What was learned of a yes: features, base log-odds, sites of the rows that were looked at, and the prior."""
+    """What was learned of a yes, and from which rows.
+
+    Features, base log-odds, sites of the rows that were looked at, and the prior; `x` are the rows as they were learned
+    from, with the column of trees where these were `grown`.
+    """
 
     features: Features
+    x: Tensor
     sign: Tensor
     base: float
     site: Natural
     prior: FunctionPrior
+    grown: Grown | None
 
 
 def learn_logistic(
@@ -82,20 +94,100 @@ def learn_logistic(
         climb(features, x, site.m - base, weight * site.tau, some, level=1 / scale**2)
     many = learning.sample(sets, learning.REFINE_ROWS, learning.SHARED_EACH, random)
     site, w = sweep(features, x, sign, base, weight, list(blocks(many)), site, LAST)
-    return Logit(features, sign, base, site, _prior(features, w, x, many))
+    return Logit(features, x, sign, base, site, _prior(features, w, x, many), None)
 
 
-def prior_given(of: Logit, x: Tensor, weight: Tensor, sets: Sequence[np.ndarray]) -> FunctionPrior:
+def learn_with_trees(of: Logit, group: np.ndarray, fold: np.ndarray, *, seed: int, weight: Tensor) -> Logit:
+    """The same with the column of boosted trees, where these know more of rows of other groups; else as it was.
+
+    Whether it is better after some rows of a group are known is another question, for groups held out to answer.
+
+    Args:
+        of: what was learned without them.
+        group: the group of each row, numbered from 0.
+        fold: of each group, numbered from 0: what is tried on groups of a fold was learned from the others.
+        seed: of samples.
+        weight: how many rows each stands for.
+    """
+    if not of.x.shape[1] or fold.max() < 1:
+        return of
+    y = (of.sign + 1) / 2
+    grown = grow_folds(of.x, y, weight, fold[group])
+    share, error = gain(of, weight, group, fold, grown.column)
+    if share < max(WORTH, CHANCE * error):
+        return of
+    found = learn_logistic(beside(of.x, grown.column), y, group, of.base, seed=seed, weight=weight)
+    return found._replace(prior=with_trees(found.prior, grown.trees), grown=grown)
+
+
+def prior_given(of: Logit, weight: Tensor, sets: Sequence[np.ndarray], without: int) -> FunctionPrior:
     """The prior of a new group given some groups alone, under features that were learned from all.
 
     Args:
         of: what was learned.
-        x: rows `(rows, d)`.
         weight: how many rows each stands for.
         sets: the rows of each of these groups.
+        without: the fold that these groups are not of, which trees know nothing of either.
     """
-    _, w = sweep(of.features, x, of.sign, of.base, weight, list(blocks(sets)), of.site, SWEEPS)
-    return _prior(of.features, w, x, sets)
+    _, w = sweep(of.features, of.x, of.sign, of.base, weight, list(blocks(sets)), of.site, SWEEPS)
+    prior = _prior(of.features, w, of.x, sets)
+    return prior if of.grown is None else with_trees(prior, of.grown.without[without])
+
+
+class Gain(NamedTuple):
+    """The share of the log loss that a column takes away, and the standard error of that."""
+
+    share: float
+    error: float
+
+
+@torch.no_grad()
+def gain(of: Logit, weight: Tensor, group: np.ndarray, fold: np.ndarray, column: Tensor) -> Gain:
+    """What a column adds to what is known of rows before the first row of their group.
+
+    Two logistic regressions are compared on the same rows: of the shared function that groups of other folds give, and
+    of that and the column.
+
+    Args:
+        of: what was learned without the column.
+        weight: how many rows each stands for.
+        group: of each row.
+        fold: of each group.
+        column: of each row, from other folds alone.
+    """
+    sets = learning.sample(members(group), ROWS, learning.EVIDENCE_EACH, np.random.default_rng(0))
+    rows, g = _beforehand(of, weight, [[s for s in sets if fold[group[s[0]]] == k] for k in range(int(fold.max()) + 1)])
+    y, w, one = (of.sign[rows] + 1) / 2, weight[rows], torch.ones_like(g)
+    before = _regression(torch.stack([one, g], 1), y, w)
+    after = _regression(torch.stack([one, g, column[rows]], 1), y, w)
+    total = float((w * before).sum())
+    each = np.bincount(group[rows.numpy()], (w * (before - after)).numpy())
+    return Gain(float(each.sum()) / total, float(np.linalg.norm(each)) / total)
+
+
+def _beforehand(of: Logit, weight: Tensor, folds: Sequence[Sequence[np.ndarray]]) -> tuple[Tensor, Tensor]:
+    """Rows of some groups by folds, and the shared function that the groups of all other folds give them."""
+    folds = [sets for sets in folds if sets]
+    root = (weight * of.site.tau).sqrt()
+    says = []
+    for sets in folds:
+        made = (_observed(b, *_both(of.features, b.take(of.x)), of.site.m - of.base, root) for b in blocks(sets))
+        says.append(learning.total(said(group) for group in made))
+    whole, rows, g = learning.total(says), [], []
+    for sets, its in zip(folds, says, strict=True):
+        rows.append(torch.as_tensor(np.concatenate(sets)))
+        g.append(of.features.shared(of.x[rows[-1]]) @ shared(whole - its).w)
+    return torch.cat(rows), torch.cat(g)
+
+
+def _regression(z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """The log loss of each row under a logistic regression of them all, by Newton's method."""
+    c = z.new_zeros(z.shape[1])
+    for _ in range(STEPS):
+        p = torch.sigmoid(z @ c)
+        H = z.mT @ ((weight * p * (1 - p)).unsqueeze(1) * z) + linalg.identity_like(z.mT @ z)
+        c = c + torch.linalg.solve(H, z.mT @ (weight * (y - p)) - c)
+    return torch.nn.functional.softplus(-(2 * y - 1) * (z @ c))
 
 
 def _prior(features: Features, w: Shared, x: Tensor, sets: Sequence[np.ndarray]) -> FunctionPrior:
@@ -140,7 +232,7 @@ def sweep(
         site: where to start.
         sweeps: how many times.
     """
-    made = [(b, features.shared(b.take(x)), features.own(b.take(x))) for b in of]
+    made = [(b, *_both(features, b.take(x))) for b in of]
     for _ in range(sweeps):
         root = (weight * site.tau).sqrt()
         groups = [_observed(b, phi, psi, site.m - base, root) for b, phi, psi in made]
@@ -156,6 +248,10 @@ def sweep(
             moved.tau[at], moved.nu[at] = new
         site = moved
     return site, w
+
+
+def _both(features: Features, x: Tensor) -> tuple[Tensor, Tensor]:
+    return features.shared(x), features.own(x)
 
 
 def _observed(b: Block, phi: Tensor, psi: Tensor, m: Tensor, root: Tensor) -> Group:
@@ -187,7 +283,7 @@ def climb(features: Features, x: Tensor, m: Tensor, tau: Tensor, sets: Sequence[
     parameters = list(features.requires_grad_().parameters())
 
     def value() -> Tensor:
-        groups = [_observed(b, features.shared(xs), features.own(xs), m, root) for b, xs in taken]
+        groups = [_observed(b, *_both(features, xs), m, root) for b, xs in taken]
         return log_evidence(groups, rows) + features.log_prior(level=level, among=among)
 
     learning.maximise(value, parameters, ITERATIONS)

@@ -18,6 +18,9 @@ nothing: sites are matched under the prior alone, and what is known of a group i
 Log-odds of groups need not be Gaussian. Where people always say yes or never do, one row says more than a Gaussian
 makes of it. So each row of a new group counts as some number of rows, its likelihood to that power; how many is chosen
 by groups held out (`metavib.groups.counting`).
+
+Steps, and columns that matter only together, are found by boosted trees of all rows. What these say becomes a column
+(`metavib.groups.trees`) where it takes away 2 % of the log loss of groups held out, before their first row and after.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +35,12 @@ from torch import Tensor, nn
 from metavib.encoders import GPEncoder, SiteEncoder
 from metavib.encoders.encoder import Encoder
 from metavib.groups.counting import choose_count
-from metavib.groups.logistic import learn_logistic, log_odds, prior_given
-from metavib.groups.prior import like
+from metavib.groups.learning import FOLDS, folds
+from metavib.groups.logistic import WORTH, Logit, learn_logistic, learn_with_trees, log_odds, prior_given
+from metavib.groups.prior import BODY, like
 from metavib.groups.rows import members
 from metavib.groups.sites import Natural, matched, towards
+from metavib.groups.trees import Trees, with_trees
 from metavib.kernels import Kernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood
 from metavib.marginals import Marginals, Nodes, Normal
@@ -53,6 +58,8 @@ NARROW = 0.5  # of that variance: what it is taken for when these are matched
 SWEEPS = 8  # over the sites of a new group's rows
 COMPARED = 4000  # rows at which that variance is asked for, at most
 COUNT = "likelihood.count"
+TREES = f"{BODY}trees."
+COLUMN = f"{TREES}column"
 SAMPLES = 200  # of the functions of several classes, where an expectation has no closed form
 
 
@@ -324,20 +331,32 @@ def learn_shares(
         (True, True)
     """
     weight = torch.ones(len(x), dtype=x.dtype) if weight is None else weight
-    logits = []
+    sets = members(group)
+    fold = np.random.default_rng(seed).permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
+    plain = []
     for number in range(classes) if classes > 2 else (1,):
         yes = (y == number).double()
-        logits.append(learn_logistic(x, yes, group, log_odds(yes, weight), seed=seed, weight=weight))
-    sites = PriorSites if len(logits) == 1 and _variance(logits[0].prior, x) <= ALIKE else MatchedSites
-    base = torch.tensor([logit.base for logit in logits], dtype=torch.float64)
+        plain.append(learn_logistic(x, yes, group, log_odds(yes, weight), seed=seed, weight=weight))
+    grown = [learn_with_trees(logit, group, fold, seed=seed, weight=weight) for logit in plain]
+    base = torch.tensor([logit.base for logit in plain], dtype=torch.float64)
 
-    def model(priors: Sequence[nn.Module], count: float) -> Model:
-        return _model(priors, Shares(base, torch.tensor(count, dtype=torch.float64)), sites)
+    def counted(logits: Sequence[Logit], tried: int) -> tuple[float, Model]:
+        """The log loss of groups of so many folds, under the best count, and the model of a new group."""
+        sites = PriorSites if len(logits) == 1 and _variance(logits[0].prior, x) <= ALIKE else MatchedSites
 
-    def without(rest: Sequence[np.ndarray]) -> Callable[[float], Model]:
-        return partial(model, [prior_given(logit, x, weight, rest) for logit in logits])
+        def model(priors: Sequence[nn.Module], count: float) -> Model:
+            return _model(priors, Shares(base, torch.tensor(count, dtype=torch.float64)), sites)
 
-    return model([logit.prior for logit in logits], choose_count(without, x, y, weight, members(group), seed=seed))
+        def without(rest: Sequence[np.ndarray], k: int) -> Callable[[float], Model]:
+            return partial(model, [prior_given(logit, weight, rest, k) for logit in logits])
+
+        count, loss = choose_count(without, x, y, weight, sets, fold, tried, seed=seed)
+        return loss, model([logit.prior for logit in logits], count)
+
+    if all(logit.grown is None for logit in grown):
+        return counted(plain, folds(len(sets)))[1]
+    (loss, model), (less, other) = (counted(way, int(fold.max()) + 1) for way in (plain, grown))
+    return other if less < (1 - WORTH) * loss else model
 
 
 @torch.no_grad()
@@ -371,7 +390,7 @@ def like_shares(state: Mapping[str, Tensor]) -> Model:
     for n in range(latents):
         prefix = "prior." if latents == 1 else f"prior.parts.{n}."
         part = {f"prior.{k.removeprefix(prefix)}": t for k, t in state.items() if k.startswith(prefix)}
-        parts.append(like(part).prior)
+        parts.append(_like_prior(part))
     sites = PriorSites if "encoder.sites.alone" in state else MatchedSites
     count = None
     if COUNT in state:  # files from before rows were counted have none
@@ -379,6 +398,17 @@ def like_shares(state: Mapping[str, Tensor]) -> Model:
             raise ValueError(f"{COUNT} is no number above zero")
         count = torch.ones((), dtype=torch.float64)
     return _model(parts, Shares(torch.zeros(latents, dtype=torch.float64), count), sites)
+
+
+def _like_prior(state: Mapping[str, Tensor]) -> nn.Module:
+    """A prior of the shape of a saved one, with trees where it has some."""
+    if COLUMN not in state:
+        return like(state).prior
+    trees, columns = state[COLUMN], state[f"{BODY}inner.phi.length"]
+    if trees.ndim != 2 or trees.is_floating_point() or bool(((trees < 0) | (trees >= len(columns) - 1)).any()):
+        raise ValueError(f"{COLUMN} names columns that are not among the {len(columns) - 1} of the table")
+    inner = like({k.replace(f"{BODY}inner.", BODY): t for k, t in state.items() if not k.startswith(TREES)})
+    return with_trees(inner.prior, Trees(len(trees)))
 
 
 def _model(priors: Sequence[nn.Module], likelihood: Shares, sites: type[PriorSites] | type[MatchedSites]) -> Model:
