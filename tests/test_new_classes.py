@@ -145,13 +145,13 @@ def test_numbers_and_temperatures_that_are_searched_together_are_better_than_one
     rows = Rows(torch.tensor(x), torch.tensor(labels), np.zeros(len(labels), dtype=int))
     folds = columns._folds(rows, 3, (1, 10), np.random.default_rng(0))
     models = [columns._on_columns(columns._whitened(rows, fold.others, SPHERE), "linear") for fold in folds]
-    columns._fit(models, folds, tempering=False)
+    columns._fit(models, folds, columns.DOUBT, tempering=False)
     T = columns._temperature(models, folds)
     log_t = {shots: torch.tensor(value).log() for shots, value in zip(T.shots, T.values, strict=True)}
     after = np.mean([columns._log_loss(model, fold, log_t).item() for model, fold in zip(models, folds, strict=True)])
     for model, fresh in zip(models, folds, strict=True):
         model.load_state_dict(columns._on_columns(columns._whitened(rows, fresh.others, SPHERE), "linear").state_dict())
-    together, _ = columns._fit(models, folds, tempering=True)
+    together, _ = columns._fit(models, folds, columns.LITTLE, tempering=True)
     assert together < after - 0.005
 
 
@@ -309,3 +309,20 @@ def test_few_classes_to_learn_from_are_no_reason_to_be_wrong_about_how_sure_to_b
     np.testing.assert_array_equal(again.predict_proba(x[asked]), p)
     state = plain.model_.state_dict()
     columns.like_columns(state, learned.candidates_[0].kernel).load_state_dict(state)  # as files were before
+
+
+@pytest.mark.parametrize("classes", [2, 6])
+def test_numbers_stay_closer_to_where_they_start_where_no_class_can_be_held_out(classes, monkeypatch):
+    """Of two classes; of six, some are held out, and nothing changes."""
+    x, labels = table(classes, 20)
+    rows = Rows(torch.tensor((x - x.mean(0)) / x.std(0)), torch.tensor(labels), np.zeros(len(labels), dtype=int))
+
+    def moved():
+        model = learn_columns(rows, ways=3, shots=(1, 5), kernels=("linear",), seed=0).model
+        start = columns._on_columns(columns._whitened(rows, rows, float("inf")), "linear")
+        pairs = zip(columns._learned(model), columns._learned(start), strict=True)
+        return sum(float((a - b).detach().square()) for a, b in pairs)
+
+    doubted = moved()
+    monkeypatch.setattr(columns, "UNTRIED", columns.DOUBT)
+    assert doubted < 0.7 * moved() if classes == 2 else doubted == moved()

@@ -46,6 +46,7 @@ STEPS = 15  # of L-BFGS
 SAMPLES = 50  # of the softmax likelihood
 DOUBT = 1e-3  # weight of the squared distance of the numbers from where they start: perfect classes want no bounds
 LITTLE = 1e-4  # the same for embeddings, whose numbers have farther to go where nothing is to be whitened
+UNTRIED = 1e-2  # the same where no class can be held out: what is best for two classes by themselves is not for others
 
 
 class Candidate(NamedTuple):
@@ -120,12 +121,13 @@ def learn_columns(
         True
     """
     folds = _folds(rows, ways, shots, np.random.default_rng(seed))
+    doubt = UNTRIED if len(folds) == 1 else LITTLE if embeddings else DOUBT
     tried: list[Tried] = []
 
     def attempt(kernel: str, reach: float) -> None:
         pairs = [_among(_whitened(rows, fold.others, reach), rows, fold, kernel) for fold in folds]
         models, theirs = [model for model, _ in pairs], [fold for _, fold in pairs]
-        loss, moved = _fit(models, theirs, tempering=embeddings)
+        loss, moved = _fit(models, theirs, doubt, tempering=embeddings)
         tried.append(Tried(Candidate(kernel, reach, loss), moved, models, theirs))
 
     for reach in REACHES:
@@ -260,12 +262,13 @@ def _learned(model: Model) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _fit(models: Sequence[Model], folds: Sequence[Fold], *, tempering: bool) -> tuple[float, Tensor]:
+def _fit(models: Sequence[Model], folds: Sequence[Fold], doubt: float, *, tempering: bool) -> tuple[float, Tensor]:
     """The lowest log loss, and by how much the numbers that all models have in common move to get there.
 
     Args:
         models: one for each fold.
         folds: tasks of classes held out.
+        doubt: weight of the squared distance of the numbers from where they start.
         tempering: whether the loss is that under the best temperatures, which are searched along with the numbers.
     """
     from scipy.optimize import minimize
@@ -273,7 +276,7 @@ def _fit(models: Sequence[Model], folds: Sequence[Fold], *, tempering: bool) -> 
     sizes = sorted({shots for fold in folds for shots in fold.sizes}) if tempering else []
     log_t = {shots: torch.zeros((), dtype=torch.float64, requires_grad=True) for shots in sizes}
     searched = [[*_learned(model), *log_t.values()] for model in models]
-    start, doubt = torch.stack([p.detach() for p in searched[0]]), LITTLE if tempering else DOUBT
+    start = torch.stack([p.detach() for p in searched[0]])
 
     def whole(values: np.ndarray) -> tuple[float, np.ndarray]:
         moved = torch.as_tensor(values) - start
