@@ -12,13 +12,12 @@ from torch.testing import assert_close
 
 from metavib import FewShotRegressor, Learner
 from metavib.groups import evidence, hierarchical, learn, like
-from metavib.groups.features import FURTHEST, KNOTS, Features, Layout, Sizes, layout, spread_over
+from metavib.groups.features import CONSTANT, FURTHEST, KNOTS, Features, Layout, Sizes, layout, spread_over
 from metavib.groups.learning import choose, edges, fit_features, refine
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.groups.prior import empty
 from metavib.groups.report import LIFTS, Held, Report, Row, lift
 from metavib.groups.rows import blocks, members
-from metavib.likelihoods import LogNormal
 from metavib.tasks.scaling import Edge, as_they_are, edged
 from metavib.tasks.task import examples
 
@@ -315,7 +314,8 @@ def test_predictions_of_positive_outputs_are_scipys_log_t(positive) -> None:
     np.testing.assert_allclose(found.cdf(torch.tensor(at)), logs.cdf(np.log(at)), rtol=1e-8)
     np.testing.assert_allclose(found.quantile(0.05), np.exp(logs.ppf(0.05)), rtol=1e-8)
     lift = float(found.likelihood.lift)
-    np.testing.assert_allclose(found.mean, law.mean() ** lift * law.median() ** (1 - lift), rtol=1e-6)
+    around = stats.lognorm(spread * np.sqrt(found.likelihood.noise().item()), scale=law.median())  # f at its median
+    np.testing.assert_allclose(found.mean, law.mean() ** lift * around.mean() ** (1 - lift), rtol=1e-6)
     np.testing.assert_allclose(found.variance.sqrt(), law.std(), rtol=1e-3)
     np.testing.assert_allclose(found.mean, positive.adapt([[0.3]], [5.0]).predict([[0.0], [1.0]]))
 
@@ -405,27 +405,22 @@ def test_files_from_before_logarithms_are_read(learned) -> None:
     like(state).load_state_dict(state)
 
 
+def lift_of(y: np.ndarray) -> float:
+    r"""Where a model of $\log y \sim N(f, 1)$, $f \sim N(0, 1)$, should predict by groups of one row each."""
+    model = empty(Sizes(1, 0, 1, 0, 0, 0), 1, Edge(*torch.tensor([0.0, 0.0, 1.0, 80.0], dtype=torch.float64)))
+    model.prior.network.body.root[0] = 1 / CONSTANT
+    x, outputs, sets = torch.zeros(len(y), 1, dtype=torch.float64), torch.tensor(y), list(np.arange(len(y))[:, None])
+    held = [Held(model, sets[k::4], []) for k in range(4)]
+    return lift(held, x, outputs, torch.ones_like(outputs), as_they_are())
+
+
 @pytest.mark.parametrize("place", LIFTS)
 def test_a_prediction_lies_where_groups_held_out_have_the_smallest_errors(place) -> None:
-    """Outputs at the median of what a model says, at its mean, or halfway: that is what is found."""
-    model = empty(Sizes(1, 0, 1, 0, 0, 0), 1, Edge(*torch.tensor([0.0, 0.0, 1.0, 80.0], dtype=torch.float64)))
-    groups = [np.arange(6 * g, 6 * g + 6) for g in range(8)]
-    x = torch.zeros(48, 1, dtype=torch.float64)
-    assert isinstance(model.likelihood, LogNormal)
-    half_variance = model.likelihood.noise().item() / 2
-    y = torch.full((48,), place * half_variance, dtype=torch.float64).exp()
-    assert lift([Held(model, groups, [])], x, y, torch.ones_like(y), as_they_are()) == place
+    """Outputs at e^(1/2), the mean with the function at its median, at e, the mean, or halfway: that is found."""
+    assert lift_of(np.full(24, np.exp(0.5 + 0.5 * place))) == place
 
 
-def test_few_groups_leave_the_median_only_for_a_large_gain() -> None:
-    """Outputs at the quantiles of the law itself, whose mean is best by 4 %: 400 groups say so, and 8 are too few."""
-    model = empty(Sizes(1, 0, 1, 0, 0, 0), 1, Edge(*torch.tensor([0.0, 0.0, 1.0, 80.0], dtype=torch.float64)))
-    law = stats.norm.ppf((np.arange(40) + 0.5) / 40)
-
-    def found(groups: int) -> float:
-        y = torch.tensor(np.tile(law, groups)).exp()
-        x, sets = torch.zeros(len(y), 1, dtype=torch.float64), np.split(np.arange(len(y)), groups)
-        held = [Held(model, list(sets[k::2]), []) for k in (0, 1)]
-        return lift(held, x, y, torch.ones_like(y), as_they_are())
-
-    assert found(8) == 0 and found(400) == 1
+def test_few_groups_average_over_functions_only_for_a_large_gain() -> None:
+    """Outputs at the quantiles of the law itself, whose mean is best by 1 %: 800 groups say so, and 8 are too few."""
+    few, many = (np.exp(stats.norm.ppf((np.arange(n) + 0.5) / n, 0, np.sqrt(2))) for n in (8, 800))
+    assert lift_of(few) == 0 and lift_of(many) == 1

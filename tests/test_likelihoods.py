@@ -243,6 +243,19 @@ def test_log_normal_means_believe_known_rows_far_out_and_no_line_drawn_there(pla
     assert np.exp(1) < unsure <= 2 * np.exp(1) * (1 + 1e-9)
 
 
+@given(f=st.floats(-2, 2), var=st.floats(0, 2), noise=st.floats(0.01, 2), place=st.floats(0, 1))
+def test_log_normal_predictions_lie_between_scipys_means_around_the_median_function_and_over_all(
+    f, var, noise, place
+) -> None:
+    """Of f itself nothing is averaged over but the noise, wherever predictions are told to lie."""
+    p = lk.LogNormal(noise, edge=(0.0, 0.0, 1.0, 80.0), floor=1e-6, lift=place).double()
+    sigma = np.sqrt(p.noise().item())
+    around, over = (stats.lognorm(s, scale=np.exp(f)).mean() for s in (sigma, np.sqrt(var + sigma**2)))
+    place = p.lift.item()
+    assert_close(p.predict(normal(f, var))[0].item(), around ** (1 - place) * over**place, rtol=1e-6, atol=0.0)
+    assert_close(p.moments(torch.tensor([[f]], dtype=torch.float64))[0].item(), around, rtol=1e-6, atol=0.0)
+
+
 def test_log_normal_outputs_beyond_their_edge_have_no_density() -> None:
     p, q = lk.LogNormal(0.5, edge=(0.0, 0.0, 1.0, 9.0)).double(), normal(0.2, 0.3)
     y = torch.tensor([-1.0, 0.0, 1e-9, 2.0], dtype=torch.float64)

@@ -275,7 +275,7 @@ def started(
 
 @torch.no_grad()
 def lifted(model: Model, lift: float) -> Model:
-    """The same model, whose predicted outputs lie elsewhere between median and mean."""
+    """The same model, whose predicted outputs lie elsewhere between those at the function's median and the mean."""
     assert isinstance(model.likelihood, LogNormal)
     model.likelihood.lift.fill_(lift)
     return model

@@ -18,8 +18,8 @@ from metavib.tasks.task import Examples, Task
 
 KNOWN = (0, 1, 3, 5, 10)  # K, rows known of a group
 GROUPS, QUERIES = 200, 30  # groups held out, and rows of each predicted
-LIFTS = (1.0, 0.5, 0.0)  # where predicted outputs may lie between median and mean
-SAFER = 1.0  # by which the mean must be better: the logarithm of the error, times the number of groups
+LIFTS = (1.0, 0.5, 0.0)  # where predicted outputs may lie between those at the median of the function, and the mean
+AKAIKE = 1.0  # what a parameter costs, in the logarithm of the error times the number of groups
 
 
 class Held(NamedTuple):
@@ -88,18 +88,19 @@ class Report(NamedTuple):
 
 @torch.no_grad()
 def lift(held: Sequence[Held], x: Tensor, y: Tensor, weight: Tensor, units: Outputs) -> float:
-    """Where between median and mean log-normal outputs are best predicted: by the errors on groups held out.
+    r"""Where log-normal outputs are best predicted, between the function's median and the mean: by groups held out.
 
-    Errors with different numbers of known rows count alike, by their logarithms. The mean of a wide log-normal
-    distribution is far above most outputs, and where it errs it errs by multiples. So the fewer groups there are, the
-    more must be gained by leaving the median.
+    Errors with different numbers of known rows count alike, by their logarithms. The mean over all functions that may
+    be is far above most outputs where little is known, and where it errs it errs by multiples; a dozen groups hardly
+    show that. So it is one parameter more, at the price that Akaike's criterion has for one, with G groups as the
+    observations: $G \log \mathrm{error}^2 + 2$, or $1/G$ of the logarithm of the error.
     """
     errors, groups = [], max(1, sum(len(each.groups[:GROUPS]) for each in held))
     for place in LIFTS:
         moved = [each._replace(model=lifted(each.model, place)) for each in held]
         rows = report(moved, x, y, weight, np.random.default_rng(0), units).rows
         error = sum(log(max(row.rmse, 1e-12)) for row in rows) / max(1, len(rows))
-        errors.append(error + place * SAFER / groups)
+        errors.append(error + place * AKAIKE / groups)
     return LIFTS[errors.index(min(errors))]
 
 

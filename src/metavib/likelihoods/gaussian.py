@@ -209,15 +209,16 @@ class LogNormal(Warped):
     is known, the mean of a log-normal distribution is made by its rarest outputs, and grows without end. What is rare
     is said by a Gaussian whose mean is lower by $s^2 / \tau$, as it is if outputs beyond that place are e times rarer
     with each `BELIEF` $= \tau$ of their logarithm: a group whose rows are known to lie beyond all others (s small) is
-    believed, a line drawn far beyond all rows (s large) is not. Real outputs have fewer rare ones than a logarithm
-    promises, so that what is predicted may be told to lie between median and mean (the buffer `lift`).
+    believed, a line drawn far beyond all rows (s large) is not. The noise is known from all rows, and how far the
+    function itself may go where little is known is not. So what is predicted may be told to lie between $E[y \mid f]$
+    at the median of f, which averages over the noise alone (Duan's smearing, 1983), and the mean (the buffer `lift`).
 
     Args:
         noise: starting value of the variance of z.
         edge: e, c, b, and the logarithm of the furthest distance seen; the sign of b says on which side outputs lie.
         floor: lower bound of the variance.
-        lift: where predicted outputs lie between the median, 0, and the mean, 1, by the logarithm of their distance
-            from the edge.
+        lift: where predicted outputs lie between those at the median of f, 0, and the mean, 1, by the logarithm of
+            their distance from the edge.
 
     Example:
         The mean of a log-normal distribution lies above its median.
@@ -250,6 +251,8 @@ class LogNormal(Warped):
 
         $$E[\min(D, e^k)^j] = e^{j m + j^2 s^2 / 2}\, \Phi\big(\tfrac{k - m}{s} - j s\big)
         + e^{j k}\, \Phi\big(\tfrac{m - k}{s}\big)$$
+
+        What is predicted in the place of the mean lies at $e^{m + b^2 \sigma^2 / 2}$ or above, as `lift` says.
         """
         units, place = self.units, lift(self.lift, 1)
         assert isinstance(units, Edge)
@@ -266,7 +269,10 @@ class LogNormal(Warped):
         # Where the bound is out of reach, the variance in a form without cancellation.
         free = (2 * m + s2).exp() * torch.expm1(s2)
         variance = torch.where(above - 2 * s > 6, free, (second - first.square()).clamp(min=0))
-        point = (place * first.log() + (1 - place) * m.minimum(k)).exp()
+        bounded = m.minimum(k)
+        whole = first.log() - bounded  # from the median of y to its mean
+        noise = torch.minimum(spread.square() * lift(self.noise(), 1) / 2, whole)
+        point = (bounded + noise + place * (whole - noise)).exp()
         return edge + spread.sign() * point, variance
 
 
