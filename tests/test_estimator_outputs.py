@@ -170,8 +170,8 @@ def test_what_is_said_of_rows_with_gaps_says_how_they_are_counted(with_gaps):
     with pytest.warns(UserWarning, match="^output 'heat', among the rows that have it: 1 of 7 rows are left out"):
         with_gaps.adapt(X[:8], wrong)
     at = X[:8].copy()
-    at[3, 1] = np.nan
-    with pytest.raises(ValueError, match="output 'heat', among the rows that have it: .*missing values"):
+    at[3, 1] = np.inf
+    with pytest.raises(ValueError, match="output 'heat', among the rows that have it: .*infinite values"):
         with_gaps.adapt(at, wrong)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         with_gaps.adapt(X[:7], wrong)

@@ -172,8 +172,11 @@ def test_missing_inputs_are_refused_by_column_or_flagged(csv):
         )
     )
     with pytest.raises(ValueError, match="column 'b' has missing values"):
-        resolve(config(csv))
+        resolve(config(csv, tasks__table__missing="refuse"))
     wanted = resolve(config(csv, tasks__table__missing="mean"))
+    with pytest.warns(UserWarning, match="missing values: column 'b' in 25 of 120 rows. The mean"):
+        told = resolve(config(csv)).tasks.table
+    assert replace(told, missing="mean") == wanted.tasks.table
     assert wanted.tasks.inputs == 3 and wanted.tasks.table.flags == (1,)
     assert experiment(wanted).sample((2,), seeded(0)).query.x.shape[-1] == 3
 
@@ -240,13 +243,14 @@ def test_what_is_no_table_is_refused_with_its_place(tmp_path, text, message):
 
 def test_missing_and_infinite_inputs_are_refused_with_their_line(csv, tmp_path):
     """The header is line 1, and blank lines count, in training and after it; a Parquet file has rows."""
-    preparation = of_run(resolve(config(csv)))
+    refuse = {"tasks__table__missing": "refuse"}
+    preparation = of_run(resolve(config(csv, **refuse)))
     head, *rows = Path(csv).read_text().splitlines()
     gap = ",".join([*rows[2].split(",")[:1], "", *rows[2].split(",")[2:]])
     (tmp_path / "gap.csv").write_text("\n".join([head, *rows[:2], "", gap, *rows[3:]]))
     message = "in 1 of {} rows, the first of them {}: fill or drop"
     with pytest.raises(ValueError, match=message.format(len(rows), "line 5")):
-        resolve(config(tmp_path / "gap.csv"))
+        resolve(config(tmp_path / "gap.csv", **refuse))
     with pytest.raises(ValueError, match=message.format(len(rows), "line 5")):
         preparation.points(tmp_path / "gap.csv")
     frame = pd.read_csv(tmp_path / "gap.csv")
@@ -453,8 +457,22 @@ MISTAKES = {
         "line 2, column 'a': '01/01/2024' looks like a date",
     ),
     "days with points": ("a", lambda a: DAYS.dt.strftime("%d.%m.%Y"), "'01.01.2024' looks like a date"),
-    "not available": ("a", lambda a: ["n/a", *a[1:]], "missing values .* the first of them line 2"),
 }
+
+
+def test_rows_without_a_target_or_a_task_are_left_out_and_said_so(csv, tmp_path):
+    """What is learned is what the file without these rows would give."""
+    rows = Path(csv).read_text().splitlines()
+    frame = pd.read_csv(csv, dtype=str)
+    frame.loc[3, "y"], frame.loc[7, "town"] = "n/a", None
+    frame.to_csv(tmp_path / "gaps.csv", index=False)
+    (tmp_path / "without.csv").write_text("\n".join(r for i, r in enumerate(rows) if i not in (4, 8)))
+    with pytest.warns(UserWarning, match="2 of 168 rows have no 'y' or no 'town', and are left out; .* line 5"):
+        found = resolve(config(tmp_path / "gaps.csv"))
+    wanted = resolve(config(tmp_path / "without.csv"))
+    assert found.tasks.table.y_mean == wanted.tasks.table.y_mean and found.tasks.table.mean == wanted.tasks.table.mean
+    mine, its = experiment(found).split.train, experiment(wanted).split.train
+    np.testing.assert_array_equal(mine.y, its.y)
 
 
 @pytest.mark.parametrize("case", MISTAKES)
@@ -539,5 +557,6 @@ def test_features_may_be_named_and_labels_refused_where_numbers_are_needed(shops
     assert "'busy' holds labels, and poisson takes numbers" in refused(
         "train", "table", *names, "--inputs", "heat", "--likelihood", "poisson"
     )
-    assert "column 'sky' has missing values" in refused("train", "table", *names, "--inputs", "heat,sky")
+    refuse = ["--inputs", "heat,sky", "--missing", "refuse"]
+    assert "column 'sky' has missing values" in refused("train", "table", *names, *refuse)
     assert not (tmp_path / "run").exists()

@@ -33,7 +33,7 @@ from metavib.files import naming
 from metavib.likelihoods import ClassLikelihood, Likelihood
 from metavib.random import seeded
 from metavib.tasks import scaling as scalings
-from metavib.tasks.scaling import Scaling, check_finite
+from metavib.tasks.scaling import Scaling, check_finite, tell_of_new_gaps
 from metavib.tasks.task import Examples
 from metavib.training import build
 from metavib.training.config import CLASSIFICATION, EMBEDDINGS, TABLE, Config
@@ -217,6 +217,7 @@ class Rows(Preparation):
                 x = self._array(source)
             lines = None if table is None else table.lines
             check_finite(x, names=self.schema.sources, missing=self.missing, lines=lines)
+            tell_of_new_gaps(x, self.scaling.x, names=self.schema.sources, missing=self.missing)
         return self.scaling.x.standardise(torch.tensor(x))
 
     def _array(self, data: Any) -> np.ndarray:

@@ -90,7 +90,10 @@ Categories = Annotated[
 ]
 Missing = Annotated[
     str | None,
-    typer.Option(help="Missing inputs: refuse, or mean (the training mean, and a column that says where)."),
+    typer.Option(
+        help="Missing inputs: mean (the training mean, and a column that says where), auto (so, with a warning), or "
+        "refuse. Default: auto."
+    ),
 ]
 Features = Annotated[
     list[Path],

@@ -295,7 +295,9 @@ class FewShotEstimator(BaseEstimator):
             return list(X)
         if X.shape[1:] != self._event:
             raise ValueError(f"expected inputs (n, {', '.join(map(str, self._event))}), as in fit; got {X.shape}.")
-        scalings.check_finite(X.astype(np.float64), names=self._names(), missing=self.missing)
+        values = X.astype(np.float64)
+        scalings.check_finite(values, names=self._names(), missing=self.missing)
+        scalings.tell_of_new_gaps(values, self.scaling_.x, names=self._names(), missing=self.missing)
         return self.scaling_.x.standardise(torch.tensor(X, dtype=torch.float64))
 
     def _task_ids(self, tasks: Any, rows: int) -> np.ndarray:
@@ -394,7 +396,7 @@ class FewShotEstimator(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.missing == "mean"
+        tags.input_tags.allow_nan = self.missing != "refuse"
         tags.non_deterministic = False
         return tags
 

@@ -97,7 +97,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         minutes: the time of a training on pictures, at most; None: ten. The test after it takes another one or two.
         device: where a network is trained, cpu or cuda, and one of pictures used as well; all else is on the CPU, where
             rows are learned from without a network, and where an estimator that is read from a file is used.
-        missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
+        missing: mean: NaN becomes the training mean, and an indicator column is added; auto: so, with a warning; or
+            refuse.
         random_state: seed or RandomState; decides everything.
         verbose: draw a progress bar.
 
@@ -144,7 +145,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         patience: int = 10,
         minutes: float | None = None,
         device: str = "cpu",
-        missing: str = "refuse",
+        missing: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -192,7 +193,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self._check_inputs(len(y))
         rows = Rows(x, torch.as_tensor(_within(y, ids)), ids, weight)
         if self._by_columns():
-            if self._wide and self.missing == "refuse":  # embeddings, whose numbers have a common scale
+            gaps = self.missing == "mean" or len(self.scaling_.x.flags) > 0
+            if self._wide and not gaps:  # embeddings, whose numbers have a common scale
                 self.scaling_ = self.scaling_._replace(x=scalings.unscaled(X.shape[1]))
             self._choose(rows._replace(x=self._inputs(X)), seed)
             return self._settle(X, y, tasks, weight)

@@ -88,7 +88,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         validation_fraction: share of the tasks held out to stop early and to select weights by (of the rows, where
             there are fewer than five tasks); 0: none.
         patience: validations, of 40, without a better score before training stops.
-        missing: refuse, or mean: NaN becomes the training mean, and an indicator column is added.
+        missing: mean: NaN becomes the training mean, and an indicator column is added; auto: so, with a warning; or
+            refuse.
         device: where a network is trained, cpu or cuda; a hierarchical prior is learned on the CPU, and adapting and
             predicting are there in either case.
         random_state: seed or RandomState; decides everything.
@@ -144,7 +145,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         beta: float = 1e-2,
         validation_fraction: float = 0.15,
         patience: int = 10,
-        missing: str = "refuse",
+        missing: str = "auto",
         device: str = "cpu",
         random_state: Any = None,
         verbose: bool = False,

@@ -5,6 +5,7 @@ the training data; what they return is a NamedTuple of tensors that saves with t
 takes predictions back to the units they came in.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import log
 from typing import Any, NamedTuple
@@ -16,8 +17,10 @@ from torch import Tensor
 BEYOND = 10.0  # deviations from the median, from which on an output says nothing of what is usual
 NEAREST = 8.0  # deviations of the logarithm from its mean, beyond which a distance from an edge counts as so small
 ROUNDING = 1e-12  # of the distance of two ends: what can be told from either of them
-MISSING = ("refuse", "mean")
-"""What may be done about missing values: an error that names the column, or the training mean and an indicator."""
+MISSING = ("auto", "mean", "refuse")
+"""What may be done about missing values: the training mean and an indicator, which a warning tells; the same without a
+word; or an error that names the column."""
+NAMED = 5  # columns that a warning names, at most
 
 
 class Columns(NamedTuple):
@@ -272,9 +275,31 @@ def columns(x: Any, *, names: Sequence[str] | None = None, missing: str = "refus
         mean, scale = _moments(values, axes)
         shape = (-1, *(1,) * (values.ndim - 2))
         return Columns(torch.as_tensor(mean).reshape(shape), torch.as_tensor(scale).reshape(shape), _none())
-    gaps = np.isnan(values).any(0)
+    gaps = np.asarray(np.isnan(values).any(0))
+    if missing == "auto" and gaps.any():
+        warnings.warn(
+            f"missing values: {_gaps(values, gaps, names)}. The mean of the column stands in their place, and one more "
+            "input says where; missing='mean' (--missing mean) does so without a word, missing='refuse' refuses them.",
+            UserWarning,
+            stacklevel=2,
+        )
     mean, scale = _moments(values, (0,))
     return Columns(torch.as_tensor(mean), torch.as_tensor(scale), torch.as_tensor(np.flatnonzero(gaps)))
+
+
+def tell_of_new_gaps(
+    x: np.ndarray, learned: Columns, *, names: Sequence[str] | None = None, missing: str = "refuse"
+) -> None:
+    """Warns of values that rows `x (n, d)` lack in columns that lacked none in training, where `missing` is auto."""
+    gaps = np.isnan(x).any(0) if x.ndim == 2 else np.zeros(0, dtype=bool)
+    gaps[[i for i in learned.flags.tolist() if i < len(gaps)]] = False
+    if missing == "auto" and gaps.any():
+        warnings.warn(
+            f"missing values, which training had none of: {_gaps(x, gaps, names)}. The mean of the column stands in "
+            "their place, and predictions are as sure as of a row that has it.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def unscaled(width: int) -> Columns:
@@ -357,6 +382,14 @@ def check_finite(
     raise ValueError(
         f"{_name(column, names)} has {what} in {len(rows)} of {len(x)} rows, the first of them {first}: {remedy}."
     )
+
+
+def _gaps(x: np.ndarray, gaps: np.ndarray, names: Sequence[str] | None) -> str:
+    """Columns with missing values, and in how many rows; those of one column of a table count once."""
+    rows = {_name(int(i), names): int(np.isnan(x[:, i]).sum()) for i in np.flatnonzero(gaps)}
+    first = [f"{name} in {count}" for name, count in list(rows.items())[:NAMED]]
+    more = f", and {len(rows) - NAMED} more columns" if len(rows) > NAMED else ""
+    return f"{', '.join(first)} of {len(x)} rows{more}"
 
 
 def _moments(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

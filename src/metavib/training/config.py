@@ -88,8 +88,8 @@ class TableConfig:
         others: other targets of the same rows, which are no inputs either; a row that has one of these may lack the
             target, and is then left out.
         categories: input columns that name categories although they look like numbers or dates (codes, years).
-        missing: what to do about missing inputs: refuse the file, or mean, which puts the training mean in their place
-            and adds a column that says where.
+        missing: what to do about missing inputs: mean, which puts the training mean in their place and adds a column
+            that says where; auto, as the recipes have it, which does so with a warning; or refuse the file.
         digest: SHA-256 of the file, filled in from it, so that no run goes on with another one.
         columns: what each input column became as numbers, as JSON, filled in from the file; empty where all are
             numbers.

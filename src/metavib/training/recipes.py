@@ -79,7 +79,9 @@ _SINUSOID: dict[str, Changes] = {  # the paper's rates and beta; five tasks in e
 
 
 # Tables of one's own, whose inputs and outputs are standardised: tasks of any size, so training supports of any size.
+_AS_THEY_ARE: Changes = {"tasks.table.missing": "auto"}  # tables of one's own have gaps, which are filled and told of
 _TABLE: Changes = {
+    **_AS_THEY_ARE,
     "tasks.shots": 20,
     "tasks.queries": 20,
     "tasks.min_shots": 1,
@@ -106,7 +108,7 @@ _TABLE_METHOD: dict[str, Changes] = {
 }
 
 
-_HIERARCHICAL: Changes = {"method": HIERARCHICAL, "test.shots": [0, 1, 3, 5, 10], "test.tasks": 300}
+_HIERARCHICAL: Changes = {"method": HIERARCHICAL, "test.shots": [0, 1, 3, 5, 10], "test.tasks": 300, **_AS_THEY_ARE}
 
 
 def default_method(experiment: str, likelihood: str | None = None) -> str:

@@ -75,7 +75,7 @@ def resolve(config: Config) -> Config:
         if not getattr(table, name):
             raise ValueError(f"the experiment table needs --{name} COLUMN: which column holds the {name} of each row?")
     path = Path(table.csv).absolute()
-    cells = read_table(replace(table, csv=str(path)))
+    cells = _file(replace(table, csv=str(path)))
     if len(several := cells.named(table.target)) > 1:
         raise ValueError(
             f"a run has one target, and {', '.join(several)} are several: metavib.training.targets trains one for each."
@@ -87,6 +87,7 @@ def resolve(config: Config) -> Config:
             f"{path}: no column is left for the inputs beside {' and '.join(map(repr, (*roles, *table.drop)))}, and a "
             f"network needs some; --method {HIERARCHICAL} learns how groups differ without."
         )
+    cells = _told(cells, _complete(cells, table), table)
     config = _with_likelihood(config, cells)
     classes = config.tasks.table.classes
     ids = np.array(cells.ids(table.task))
@@ -139,7 +140,13 @@ def check_file(table: TableConfig) -> None:
 
 
 def read_table(table: TableConfig) -> Cells:
-    """The file of a config, with ids and categories as texts; of several targets, the rows that have this one."""
+    """The file of a config, with ids and categories as texts: the rows that have a target and a task."""
+    cells = _file(table)
+    return cells.select(_complete(cells, table))
+
+
+def _file(table: TableConfig) -> Cells:
+    """All rows of the file of a config."""
     assert table.csv is not None
     texts = (*table.categories, table.task, *(name.strip() for name in table.task.split(",")))
     if table.columns:
@@ -147,13 +154,34 @@ def read_table(table: TableConfig) -> Cells:
     found = read(table.csv, texts=texts)
     if not len(found):
         raise ValueError(f"{table.csv}: the file has a header and no rows.")
-    if not table.others:
-        return found
-    found.check_present((table.target, *table.others))
-    some = found.present(table.target)
-    if not some.any():
-        raise ValueError(f"{table.csv}: column {table.target!r} has no values at all: leave it out.")
-    return found.select(some)
+    if table.others:
+        found.check_present((table.target, *table.others))
+    return found
+
+
+def _complete(cells: Cells, table: TableConfig) -> np.ndarray:
+    """Which rows have a target and a task, as a mask: of others there is nothing to learn."""
+    kept = np.ones(len(cells), dtype=bool)
+    for names in (*((name,) for name in cells.named(table.task)), cells.named(table.target)):
+        kept &= np.any([cells.present(name) for name in names], axis=0)
+        if not kept.any():
+            raise ValueError(
+                f"{cells.source}: column {', '.join(map(repr, names))} has no values at all: leave it out."
+            )
+    return kept
+
+
+def _told(cells: Cells, kept: np.ndarray, table: TableConfig) -> Cells:
+    """Some of the rows; a warning tells of the others, but for those that lack one of several targets."""
+    lacking = np.flatnonzero(~kept)
+    if len(lacking) and not table.others:
+        warnings.warn(
+            f"{len(lacking)} of {len(cells)} rows have no {table.target!r} or no {table.task!r}, and are left out; the "
+            f"first of them is {cells.place(lacking[0])}.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return cells.select(kept)
 
 
 def _with_likelihood(config: Config, cells: Cells) -> Config:
