@@ -23,7 +23,7 @@ from metavib.networks.layers import Conv2d, Linear
 from metavib.networks.norm import ENCODINGS, UNION, TaskNorm
 from metavib.networks.repeats import stack, unstack
 from metavib.networks.tuned import Tuned
-from metavib.networks.whitened import Whitened
+from metavib.networks.whitened import Whitened, WithUnits
 from metavib.objective import vib
 from metavib.tasks.inputs import Inputs
 from metavib.tasks.task import Examples, Task, select
@@ -40,8 +40,9 @@ CASES: dict[str, Callable[[str], Backbone]] = {
     "Embedded": lambda norm: Flat(Embedded(2 * SIDE**2, (4,))),
     "Tuned": lambda norm: Tuned(2, (2, 3, 3, 4), view=20, mirror=True),
     "Whitened": lambda norm: Flat(Whitened(2 * SIDE**2, rank=4, reach=3.0)),
+    "WithUnits": lambda norm: Flat(WithUnits(2 * SIDE**2, units=3, rank=4, reach=3.0)),
 }
-PLAIN = ("Pointwise", "MLP", "Embedded", "Tuned", "Whitened")
+PLAIN = ("Pointwise", "MLP", "Embedded", "Tuned", "Whitened", "WithUnits")
 ONE_PASS = [norm for norm in NORMS if norm != UNION]  # a union takes sets of its own: tests/test_union.py
 ALL = [(name, norm) for name in CASES for norm in (ONE_PASS if name not in PLAIN else ["none"])]
 

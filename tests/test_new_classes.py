@@ -326,3 +326,22 @@ def test_numbers_stay_closer_to_where_they_start_where_no_class_can_be_held_out(
     doubted = moved()
     monkeypatch.setattr(columns, "UNTRIED", columns.DOUBT)
     assert doubted < 0.7 * moved() if classes == 2 else doubted == moved()
+
+
+def test_a_dozen_classes_say_which_functions_of_the_columns_matter(tmp_path):
+    """Classes differ in how far from zero three columns are, on either side; units of a network are folds of them."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(18), 20)
+    size = 2.5 * rng.uniform(size=(18, 3))[labels] + 0.2 * rng.normal(size=(360, 3))
+    x, base, known = size * rng.choice([-1, 1], (360, 3)), labels < 14, (labels >= 14) & (np.arange(360) % 20 < 4)
+    asked = (labels >= 14) & ~known
+
+    def loss(model):
+        return log_loss(labels[asked], model.adapt(x[known], labels[known]).predict_proba(x[asked]))
+
+    folded = FewShotClassifier(kernel="linear", ways=3, shots=3, random_state=0).fit(x[base], labels[base])
+    best, *others = folded.candidates_
+    assert best.units and all(best.log_loss < other.log_loss - 0.2 for other in others) and loss(folded) < 0.9
+    folded.save(tmp_path / "units.metavib")
+    again = FewShotClassifier.load(tmp_path / "units.metavib")
+    assert again.candidates_ == folded.candidates_ and loss(again) == loss(folded)

@@ -8,12 +8,16 @@ classes of the *other* folds, as the columns of new classes will be. So few numb
 steps of L-BFGS, and take seconds. How sure to be is said, beside them, by the rows of a task itself
 (`metavib.encoders.own`): a few classes to learn from say little of it.
 
+With ten classes or more to learn from, hidden units of a network that tells them apart are tried beside the columns
+(`metavib.networks.whitened.WithUnits`), in the same way: those that tasks of a fold see were trained on the others.
+
 Rows that are features of a network (`embeddings`) are also tried as they are, on the unit sphere
 (`metavib.networks.embedded`): their numbers have a common scale, which standardising each would take away. One set of
 numbers is not right for one row of a class and for ten of features that are compared as they are, so that for them
 temperatures are learned along with the numbers, one for each number of rows of a class.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import inf, log
 from typing import NamedTuple
@@ -29,7 +33,7 @@ from metavib.likelihoods import Softmax
 from metavib.methods import gp_vib
 from metavib.model import Model
 from metavib.networks.embedded import Embedded
-from metavib.networks.whitened import Whitened, rank_for
+from metavib.networks.whitened import Whitened, WithUnits, rank_for
 from metavib.random import seeded
 from metavib.tasks.task import Task, stack
 from metavib.training.metrics import PLAIN, Temperature, fit_temperature, nll, tempered
@@ -41,23 +45,30 @@ WIDEST = 2048  # columns on the sphere, whose directions are those of a whole co
 KNOWN = (1, 3, 10)  # support points of a class in the tasks of a fold, as far as classes have them
 FOLDS, EACH = 3, 10  # folds of classes (two, twice, of few), and tasks drawn of each fold at each of these sizes
 QUERIES = 8  # query points of a class
-MANY = 10  # classes of embeddings that say enough of how sure to be, so that the rows of a task need not be kept
+MANY = (
+    10  # classes that say enough of how sure to be, for embeddings, and of what units of a network are worth, for rows
+)
+MOST = 300  # classes that a network tells apart
+UNITS, EPOCHS, SEEN = 64, 300, 5000  # of this network, and passes over how many rows it is trained for, at most
 STEPS = 15  # of L-BFGS
 SAMPLES = 50  # of the softmax likelihood
 DOUBT = 1e-3  # weight of the squared distance of the numbers from where they start: perfect classes want no bounds
 LITTLE = 1e-4  # the same for embeddings, whose numbers have farther to go where nothing is to be whitened
 UNTRIED = 1e-2  # the same where no class can be held out: what is best for two classes by themselves is not for others
 
+Body = Whitened | WithUnits | Embedded
+
 
 class Candidate(NamedTuple):
     """Columns within a `reach` under a `kernel`: `log_loss` is that of tasks whose classes were held out.
 
-    A reach of 0 stands for rows as they are, brought to length one.
+    A reach of 0 stands for rows as they are, brought to length one; there may be `units` of a network beside columns.
     """
 
     kernel: str
     reach: float
     log_loss: float
+    units: int = 0
 
 
 class Columns(NamedTuple):
@@ -124,26 +135,30 @@ def learn_columns(
     doubt = UNTRIED if len(folds) == 1 else LITTLE if embeddings else DOUBT
     tried: list[Tried] = []
 
-    def attempt(kernel: str, reach: float) -> None:
-        pairs = [_among(_whitened(rows, fold.others, reach), rows, fold, kernel) for fold in folds]
+    def attempt(kernel: str, reach: float, units: int = 0) -> None:
+        pairs = [_among(_whitened(rows, fold.others, reach, units), rows, fold, kernel) for fold in folds]
         models, theirs = [model for model, _ in pairs], [fold for _, fold in pairs]
         loss, moved = _fit(models, theirs, doubt, tempering=embeddings)
-        tried.append(Tried(Candidate(kernel, reach, loss), moved, models, theirs))
+        tried.append(Tried(Candidate(kernel, reach, loss, units), moved, models, theirs))
 
     for reach in REACHES:
         attempt(kernels[0], reach)
     best = min(tried, key=lambda t: t.candidate.log_loss).candidate
     for kernel in kernels[1:]:
         attempt(kernel, best.reach)
-    for kernel in kernels[:2] if embeddings and rows.x.shape[1] <= WIDEST else ():
-        attempt(kernel, SPHERE)
+    classes = len(np.unique(np.stack([rows.ids, rows.y.numpy()]), axis=1).T)
+    if embeddings and rows.x.shape[1] <= WIDEST:
+        for kernel in kernels[:2]:
+            attempt(kernel, SPHERE)
+    elif MANY <= classes <= MOST and not embeddings and len(np.unique(rows.ids)) == 1:
+        for kernel in kernels:
+            attempt(kernel, best.reach, UNITS)
     tried.sort(key=lambda t: t.candidate.log_loss)
-    (kernel, reach, _), moved, models, theirs = tried[0]
-    model = _on_columns(_whitened(rows, rows, reach), kernel)
+    (kernel, reach, _, units), moved, models, theirs = tried[0]
+    model = _on_columns(_whitened(rows, rows, reach, units), kernel)
     with torch.no_grad():
         for p, by in zip(_learned(model), moved, strict=True):
             p.add_(by)
-    classes = len(np.unique(np.stack([rows.ids, rows.y.numpy()]), axis=1).T)
     if not embeddings or classes < MANY:
         model = _by_its_own_rows(model, classes)
     temperature = _temperature(models, theirs) if embeddings else PLAIN
@@ -157,11 +172,15 @@ def like_columns(state: Mapping[str, Tensor], kernel: str) -> Model:
         state: the tensors by name, as `state_dict` gives them.
         kernel: its name, as in `Candidate`.
     """
-    columns, rank = state["prior.network.body.directions"].shape
-    if "prior.network.body.share" in state:
-        model = _on_columns(Embedded(columns), kernel)
+    body: Body
+    if "prior.network.body.W" in state:
+        (columns, units), (_, rank) = (state[f"prior.network.body.{k}"].shape for k in ("W", "whitened.directions"))
+        body = WithUnits(columns, units=units, rank=rank, reach=1.0)
     else:
-        model = _on_columns(Whitened(columns, rank=rank, reach=1.0), kernel)
+        columns, rank = state["prior.network.body.directions"].shape
+        embedded = "prior.network.body.share" in state
+        body = Embedded(columns) if embedded else Whitened(columns, rank=rank, reach=1.0)
+    model = _on_columns(body, kernel)
     return _by_its_own_rows(model, 1) if "encoder.sites.learned_from" in state else model
 
 
@@ -190,29 +209,45 @@ def _folds(rows: Rows, ways: int, shots: tuple[int, int], random: np.random.Gene
     return [fold(rows, rows)]
 
 
-def _whitened(rows: Rows, seen: Rows, reach: float) -> Whitened | Embedded:
-    """Columns that are whitened by the rows `seen`."""
+def _whitened(rows: Rows, seen: Rows, reach: float, units: int = 0) -> Body:
+    """Columns, and units of a network, that are whitened by the rows `seen`, and trained on them."""
     columns = rows.x.shape[1]
-    whitened: Whitened | Embedded = Embedded(columns)
-    if reach != SPHERE:
-        whitened = Whitened(columns, rank=rank_for(len(rows.x), columns), reach=reach)
-    whitened = whitened.double()
+    rank = rank_for(len(rows.x), columns + units)
     pairs = np.unique(np.stack([seen.ids, seen.y.numpy()]), axis=1, return_inverse=True)[1].reshape(-1)
     order = np.random.default_rng(0).permutation(len(pairs))
-    whitened.look(seen.x[order], torch.as_tensor(pairs[order]))
-    return whitened
+    x, labels = seen.x[order], torch.as_tensor(pairs[order])
+    body: Body = Embedded(columns)
+    if units:
+        body = WithUnits(columns, units=units, rank=rank, reach=reach)
+        body.told(*_told_apart(x, labels, units))
+    elif reach != SPHERE:
+        body = Whitened(columns, rank=rank, reach=reach)
+    body = body.double()
+    body.look(x, labels)
+    return body
 
 
-def _among(whitened: Whitened | Embedded, rows: Rows, fold: Fold, kernel: str) -> tuple[Model, Fold]:
+def _told_apart(x: Tensor, labels: Tensor, units: int) -> tuple[Tensor, Tensor]:
+    """Weights and biases of the hidden units of a network that tells classes apart."""
+    from sklearn.neural_network import MLPClassifier
+
+    net = MLPClassifier((units,), max_iter=EPOCHS, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it could be trained for longer
+        net.fit(x[:SEEN].numpy(), labels[:SEEN].numpy())
+    return torch.tensor(net.coefs_[0]), torch.tensor(net.intercepts_[0])
+
+
+def _among(whitened: Body, rows: Rows, fold: Fold, kernel: str) -> tuple[Model, Fold]:
     """GP-VIB on whitened columns, and a fold; in the coordinates of the rows, where these are fewer than columns."""
-    if isinstance(whitened, Embedded) or rows.x.shape[1] <= len(rows.x):
+    if not isinstance(whitened, Whitened) or rows.x.shape[1] <= len(rows.x):
         return _on_columns(whitened, kernel), fold
     small, Q = whitened.within(rows.x)
     sides = (side._replace(x=whitened.squashed(side.x) @ Q) for side in fold.tasks)
     return _on_columns(small, kernel, columns=rows.x.shape[1]), fold._replace(tasks=Task(*sides))
 
 
-def _on_columns(whitened: Whitened | Embedded, kernel: str, columns: int | None = None) -> Model:
+def _on_columns(whitened: Body, kernel: str, columns: int | None = None) -> Model:
     """GP-VIB on whitened columns; `columns` of a table, where what is whitened are other coordinates of its rows."""
     k = _kernel(kernel, whitened.features, columns or whitened.features)
     return gp_vib(whitened, k, SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()

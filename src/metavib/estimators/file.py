@@ -18,7 +18,7 @@ Metadata (strings; all but the first two are JSON), format `metavib-estimator-1`
 |           | its `evaluation`; null otherwise, and absent before 0.2                                              |
 | classes   | of a classifier: `labels`, their NumPy type `dtype`, and `common`, those that every task has, or null |
 | fitted    | `n_iter`, `history` (steps, kept step, scores) or null, `report` (a list for each row of it) or null, |
-|           | `candidates` (kernel, reach or null for an infinite one, log loss of each, the best first) or null,   |
+|           | `candidates` (kernel, reach or null for an infinite one, log loss, units; the best first) or null,    |
 |           | `mean_weight` of the rows; `temperature`, at which shots and its values, or null (absent before 0.2)  |
 | outputs   | of a regressor of several outputs, and of no other: a list of the name and the metadata of each (all |
 |           | from `inputs` on), in place of the metadata from `inputs` on                                         |
@@ -52,7 +52,7 @@ from metavib.groups.report import Row
 from metavib.model import Model
 from metavib.networks.backbone import Backbone
 from metavib.networks.embedded import Embedded
-from metavib.networks.whitened import Whitened
+from metavib.networks.whitened import Whitened, WithUnits
 from metavib.priors import FunctionPrior
 from metavib.tasks import scaling as scalings
 from metavib.training import checkpoint
@@ -110,7 +110,7 @@ def _of_one(estimator: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "mean_weight": estimator.mean_weight_,
             "history": None if history is None else list(history),
             "report": None if report is None or run else [list(row) for row in report.rows],
-            "candidates": None if tried is None else [[k, None if r == inf else r, loss] for k, r, loss in tried],
+            "candidates": None if tried is None else [[k, None if r == inf else r, *rest] for k, r, *rest in tried],
             "temperature": None if warmth.plain or run else [warmth.shots, warmth.values],
         },
     }
@@ -227,7 +227,7 @@ def _restore_model(estimator: Any, state: dict[str, Tensor], header: dict[str, A
     """The model of rows, in float64."""
     fitted, classes = header["fitted"], header["classes"]
     if fitted["candidates"] is not None:
-        estimator.candidates_ = [Candidate(k, inf if r is None else r, loss) for k, r, loss in fitted["candidates"]]
+        estimator.candidates_ = [Candidate(k, inf if r is None else r, *rest) for k, r, *rest in fitted["candidates"]]
     makes = {
         "hierarchical": lambda: like(state),
         "shares": lambda: like_shares(state),
@@ -246,7 +246,7 @@ def _kind(model: Model) -> str:
     if isinstance(model.likelihood, Shares):
         return "shares"
     assert isinstance(model.prior, FunctionPrior)
-    names = {Hierarchy: "hierarchical", Whitened: "columns", Embedded: "columns"}
+    names = {Hierarchy: "hierarchical", Whitened: "columns", WithUnits: "columns", Embedded: "columns"}
     return names.get(type(model.prior.network.body), "network")  # type: ignore[call-overload]
 
 

@@ -2,7 +2,8 @@ r"""What is done to the columns of a table before a kernel compares rows of new 
 
 Where the columns of a table are all there is, nearest centroids and logistic regression on them are hard to beat with
 few classes to learn from. `Whitened` starts at the columns themselves and learns the little that other classes can tell
-of new ones: in which directions rows of *one* class differ, which then count less.
+of new ones: in which directions rows of *one* class differ, which then count less. Many classes can tell more: what
+tells *them* apart (`WithUnits`).
 """
 
 import torch
@@ -122,6 +123,59 @@ class Whitened(Backbone):
         rest = ((1 + ridge) / ridge).sqrt()  # of directions in which classes do not vary
         more = ((1 + ridge) / (self.spread + ridge)).sqrt() - rest
         return lift(self.log_gain, 2).exp() * (rest * s + ((s @ self.directions) * more) @ self.directions.mT)
+
+
+class WithUnits(Backbone):
+    r"""Columns and, beside them, hidden units of a network that tells some classes apart, whitened together.
+
+    The units are $\max(0, W^\top x + b)$. What tells a dozen classes apart often tells others apart too; where it does
+    not, the columns are still there.
+
+    Args:
+        inputs: the number of columns.
+        units: of the network.
+        rank: how many directions are known within classes.
+        reach: of columns and units, as in `Whitened`.
+
+    Example:
+        One unit, which is on where two columns are both large.
+
+        >>> import torch
+        >>> wider = WithUnits(2, units=1, rank=3, reach=float("inf"))
+        >>> wider.told(torch.ones(2, 1), torch.tensor([-1.5]))
+        >>> wider.beside(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        tensor([[1.0000, 0.0000, 0.0000],
+                [1.0000, 1.0000, 0.5000]])
+    """
+
+    pointwise = True
+    W: Tensor
+    b: Tensor
+
+    def __init__(self, inputs: int, *, units: int, rank: int, reach: float) -> None:
+        super().__init__()
+        self.register_buffer("W", torch.zeros(inputs, units))
+        self.register_buffer("b", torch.zeros(units))
+        self.whitened = Whitened(inputs + units, rank=rank, reach=reach)
+        self.features = self.whitened.features
+
+    @torch.no_grad()
+    def told(self, W: Tensor, b: Tensor) -> None:
+        """Takes the first layer of a network that was trained."""
+        self.W.copy_(W)
+        self.b.copy_(b)
+
+    def look(self, x: Tensor, labels: Tensor) -> None:
+        """As in `Whitened`, of columns and units."""
+        self.whitened.look(self.beside(x[:ROWS].double()), labels[:ROWS])
+
+    def beside(self, x: Tensor) -> Tensor:
+        """Columns and units of rows `(..., inputs)`."""
+        return torch.cat([x, torch.relu(x @ self.W + self.b)], -1)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Features of `(..., p, inputs)`."""
+        return self.whitened(inputs._replace(x=self.beside(inputs.x)))
 
 
 def rank_for(rows: int, columns: int) -> int:
