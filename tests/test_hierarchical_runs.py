@@ -47,12 +47,24 @@ def trained(request, tmp_path_factory):
     return place / "run", target, data, said
 
 
+def test_training_says_what_it_predicts_from_and_which_rows_it_leaves_out(tmp_path):
+    data = frame(groups=12)[["town", "hour", "sky", "demand"]]
+    data.loc[4, "demand"] = 1e7
+    data.to_csv(tmp_path / "data.csv", index=False)
+    names = [tmp_path / "data.csv", "--task", "town", "--target", "demand", "--set", "test.tasks=4"]
+    said = " ".join(metavib("train", "table", *names, "--out", tmp_path / "run").err.split())
+    assert "'demand' is predicted from hour, sky (2 values)" in said
+    assert "left out: 1 row, whose output cannot be right beside all others (line 6)" in said
+
+
 def test_the_run_says_how_good_it_is_beside_simpler_methods(trained):
     run, target, _, said = trained
     record = json.loads((run / "record.json").read_text())
     rows = record["evaluation"]["rows"]
     assert record["config"]["method"] == HIERARCHICAL and [row["shots"] for row in rows] == [0, 1, 3, 5, 8]
     assert f"{target!r}" in said and "groups that were not learned from" in said
+    shown = done("show", run)
+    assert ("each held out in its turn" in shown) == ("So few groups say little" in said) == (target == "demand")
     if target == "demand":
         names = set(rows[0]["obvious"])  # those of the table that is printed before the test
         assert names == {obvious.POOLED, obvious.OWN} and all(name in str(Report([])) for name in names)

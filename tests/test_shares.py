@@ -323,3 +323,16 @@ def test_files_from_before_rows_were_counted_are_read():
     old = like_shares(state)
     old.load_state_dict(state)
     assert old.likelihood.count is None
+
+
+def test_classes_that_most_rows_have_are_common_though_others_are_rare():
+    """Three classes in every task, and ten that come in one of forty each; classes of each task's own are new ones."""
+    ids = np.repeat(np.arange(40), 8)
+    y = np.tile([0, 1, 2, 0, 1, 2, 0, 1], 40)
+    y[::32] = 3 + np.arange(10)
+    e = FewShotClassifier()
+    e._event, e.classes_ = (2,), np.unique(y)
+    assert e._common(ids, y, ids)
+    own = 2 * (ids % 10) + y % 2  # two classes of its own for each of ten kinds of tasks
+    e.classes_ = np.unique(own)
+    assert not e._common(ids, own, ids)

@@ -417,7 +417,8 @@ def test_groups_along_dates_are_drawn_over_their_own_time(tmp_path):
     days, sensor = np.tile(np.arange(8), 14), np.repeat(np.arange(14), 8)
     at = pd.Timestamp("2024-03-01") + pd.to_timedelta(10 * sensor + days, "D")
     y = np.sin(days) + 5 * np.random.default_rng(0).normal(size=14)[sensor]
-    pd.DataFrame({"sensor": sensor, "at": at, "heat": y}).to_csv(tmp_path / "heat.csv", index=False)
+    kind = np.where(sensor % 2, "old", "new")  # which is the same for all rows of a sensor
+    pd.DataFrame({"sensor": sensor, "at": at, "kind": kind, "heat": y}).to_csv(tmp_path / "heat.csv", index=False)
     run = tmp_path / "run"
     table = ["train", "table", tmp_path / "heat.csv", "--task", "sensor", "--target", "heat", "--out", run, "--quiet"]
     done(*table, "--set", "test.tasks=4")

@@ -356,7 +356,9 @@ def _described(run: Path) -> str:
     if c.method == HIERARCHICAL:
         about |= {"training": f"no steps: learned from all groups at once in {seconds:.0f} s"}
     text = tables.markdown(("run", str(run)), about.items())
-    return text + ("\n\n" + tables.evaluation(result) if result else "")
+    text += "\n\n" + tables.evaluation(result) if result else ""
+    turns = lines[-1].get("held_out") if lines else None
+    return text + ("\n\n" + tables.held_out(turns, c.tasks.table.target) if turns else "")
 
 
 def demo(out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo")) -> None:

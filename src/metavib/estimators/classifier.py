@@ -33,7 +33,7 @@ from metavib.training import run_folder
 LIKELIHOODS = ("softmax", "bernoulli")
 SAMPLES = 100  # of the softmax likelihood, in training
 QUERIES = 10  # query points of a class in a training task, at most
-COMMON, OFTEN = 20, 0.3  # at most so many classes, each in so large a share of the tasks, are common to all tasks
+COMMON, OFTEN = 20, 0.3  # at most so many classes, a row's in so large a share of the tasks, are common to all tasks
 COMPARED = 2000  # rows that a kernel without explicit features compares with each other, at most
 VALIDATION = 4  # batches of four validation tasks: each is a pass of the network over hundreds of points
 
@@ -286,11 +286,15 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
             print(*self.candidates_, sep="\n")
 
     def _common(self, tasks: Any, y: np.ndarray, ids: np.ndarray) -> bool:
-        """Whether tasks have their classes in common: two of them, or a few that many tasks show."""
+        """Whether tasks have their classes in common: two of them, or some that many tasks show.
+
+        Each row counts: beside classes that all tasks have there may be many that are rare.
+        """
         if not self._may_be_hierarchical(tasks, "softmax"):
             return False
-        shown = len(np.unique(np.stack([ids, np.searchsorted(self.classes_, y)]), axis=1).T)
-        often = shown / (len(np.unique(ids)) * len(self.classes_))  # of how many tasks a class is, in the mean
+        label = np.searchsorted(self.classes_, y)
+        shown = np.bincount(np.unique(np.stack([ids, label]), axis=1)[1], minlength=len(self.classes_))
+        often = (shown / len(np.unique(ids)))[label].mean()  # the share of tasks that have the class of a row
         few = len(self.classes_) == 2 or (len(self.classes_) <= COMMON and often > OFTEN)
         return self.backbone == "hierarchical" or (few and not self._wide)
 

@@ -73,6 +73,12 @@ class _World:
         """A column as numbers: dates are days since 1970, as matplotlib has them."""
         return days(self.cells, column.name) if isinstance(column, Moment) else self.cells.numbers(column.name)
 
+    def varies(self, column: str) -> bool:
+        """Whether a column has different values within one of the test groups."""
+        texts = self.cells.texts(column)
+        pairs = {(self.ids[row], texts[row]) for row in self.test}
+        return len(pairs) > len({group for group, _ in pairs})
+
     def sizes(self) -> tuple[int, ...]:
         """Numbers of known rows to look at: more than half of the test groups have one row more at least."""
         counts = np.unique(self.ids[self.test], return_counts=True)[1]
@@ -160,12 +166,12 @@ def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
 def groups(learner: Learner, config: Config, *, seed: int = 1) -> Figure:
     """Some test groups after a few of their rows: known rows, the others, and what was predicted of these with bands.
 
-    With one input that is a number or a date the band is drawn along it; without inputs it is the same for all rows;
-    with several inputs rows stand in the order of their predicted means.
+    Where one input alone varies within groups, and is a number or a date, the band is drawn along it; without inputs it
+    is the same for all rows; otherwise rows stand in the order of their predicted means.
     """
     world = _World(learner, config)
-    columns = world.preparation.schema.columns
-    along = columns[0] if len(columns) == 1 and isinstance(columns[0], Number | Moment) else None
+    varying = [column for column in world.preparation.schema.columns if world.varies(column.name)]
+    along = varying[0] if len(varying) == 1 and isinstance(varying[0], Number | Moment) else None
     known = max((k for k in world.sizes() if 1 <= k <= 5), default=1)
     random = np.random.default_rng(seed)
     names, counts = np.unique(world.ids[world.test], return_counts=True)
@@ -194,7 +200,8 @@ def _panel(ax: Any, world: _World, support: np.ndarray, query: np.ndarray, along
     if along is not None:
         at, cells = _along(world, along, np.concatenate([support, query]))
         places = world.numbers(along)
-        found = world.adapted(support).predict({along.name: cells}, [world.ids[support[0]]] * len(at))
+        same = {name: np.repeat(world.cells[name][support[:1]], len(at)) for name in world.preparation.features}
+        found = world.adapted(support).predict(same | {along.name: cells}, [world.ids[support[0]]] * len(at))
         _band(ax, at, found, places[support], world.y[support], places[query], world.y[query])
         ax.set_xlabel(along.name)
         if isinstance(along, Moment):

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+FEW = 10  # test groups, of which it is said that they say little of others
+
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table, columns padded so that it reads well as plain text too."""
@@ -124,9 +126,25 @@ def of_table(result: dict[str, Any]) -> str:
     unit = "the root of the mean squared error, in the units of" if real else "minus the mean log probability, of"
     loss = "the typical error is" if real else "the log loss is"
     beside = " The two columns beside it are ridges, of all rows and of the known ones of a group." if real else ""
+    groups = f"{first['tasks']} group{'s' * (first['tasks'] != 1)} that {'were' if first['tasks'] != 1 else 'was'}"
+    few = " So few groups say little of others: look at those that were learned from, held out in turn."
+    few *= real and first["tasks"] < FEW
     return markdown(header, rows) + (
-        f"\n\nOn {first['tasks']} groups that were not learned from; {loss} {unit} {result['target']!r}; ± is a 95% "
-        f"interval over groups.{beside}"
+        f"\n\nOn {groups} not learned from; {loss} {unit} {result['target']!r}; ± is a 95% interval over groups."
+        f"{beside}{few}"
+    )
+
+
+def held_out(rows: list[dict[str, Any]], target: str) -> str:
+    """How well groups that were learned from are predicted, each held out in its turn: `metavib.groups.report.Row`."""
+    header = ["rows known of a group", "groups", "typical error", "one function for all", "each group alone"]
+    cells = [
+        [str(r["known"]), str(r["groups"]), *(f"{r[name]:.4g}" for name in ("rmse", "shared", "alone"))]
+        + [f"{r['coverage']:.2f}"]
+        for r in rows
+    ]
+    return markdown([*header, "90% coverage"], cells) + (
+        f"\n\nThe same of the groups that were learned from, each held out in its turn, in the units of {target!r}."
     )
 
 

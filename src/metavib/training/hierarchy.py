@@ -17,6 +17,8 @@ from metavib.training.protocols import Experiment
 from metavib.training.protocols.table import Table
 from metavib.training.run_folder import LAST, METRICS
 
+NAMED = 5  # rows left out that are named
+
 
 def learn(config: Config, folder: Path, world: Experiment, *, quiet: bool = False) -> Model:
     """Learns the prior of a new group and keeps it in a run folder; returns what is there where it was learned before.
@@ -35,12 +37,14 @@ def learn(config: Config, folder: Path, world: Experiment, *, quiet: bool = Fals
         start = time.monotonic()
         found, left_out = world.learn()
         if left_out and not quiet:
-            say(f"{left_out} rows, whose outputs cannot be right beside all others, were left out")
+            named = ", ".join(left_out[:NAMED]) + ", ..." * (len(left_out) > NAMED)
+            rows = f"{len(left_out)} row{'s' * (len(left_out) > 1)}"
+            say(f"left out: {rows}, whose output cannot be right beside all others ({named})")
         if not quiet and found.report.rows:
             say(f"held out in turn, these groups are predicted so:\n{found.report}")
         line = {"step": 1, "seconds": round(time.monotonic() - start, 3)}
         held_out = [row._asdict() for row in found.report.rows]
-        text = to_json(line | {"held_out": held_out, "left_out": left_out}) + "\n"
+        text = to_json(line | {"held_out": held_out, "left_out": len(left_out)}) + "\n"
         write_atomically(folder / METRICS, lambda p: p.write_text(text, encoding="utf-8"))
         checkpoint.save(folder / LAST, config, 1, 0.0, found.model)
     return run_folder.selected(folder)

@@ -332,8 +332,11 @@ class Table(Experiment):
         check_file(table)
         cells, becomes = read_table(table), schema(table)
         rows = Rows(becomes.encode(cells), _values(cells, config), np.array(cells.ids(table.task)), becomes.sources)
+        place = "row {}" if cells.lines is None else "line {}"
+        numbers = np.arange(1, len(cells) + 1) if cells.lines is None else np.asarray(cells.lines)
         with naming(cells.source):
             self.split = _split(rows)
+            self._places = [place.format(n) for part in split_tasks(rows.tasks)[:2] for n in numbers[part]]
             sizes = {"shots": tasks.shots, "queries": tasks.queries}
             self.source = self._tasks(self.split.train, **sizes, min_shots=tasks.min_shots)
             self._validation = self._tasks(self.split.validation, **sizes, min_shots=tasks.min_shots)
@@ -347,19 +350,19 @@ class Table(Experiment):
         inputs = ", ".join(columns[:SHOWN]) + f" and {len(columns) - SHOWN} more" * (len(columns) > SHOWN)
         return f"{rows} rows of {groups} groups; {table.target!r} is predicted from {inputs or 'the groups alone'}"
 
-    def learn(self) -> tuple[Learned, int]:
+    def learn(self) -> tuple[Learned, list[str]]:
         """A hierarchical prior, learned from all groups but those to test on: it needs none to select a model by.
 
-        Returns it, and how many rows were left out because their outputs cannot be right.
+        Returns it, and the places of rows that were left out because their outputs cannot be right.
         """
         rows = [self._rows(part) for part in self.split[:2]]
         x, y = (torch.cat(column) for column in zip(*rows, strict=True))
         ids = np.concatenate([part.tasks for part in self.split[:2]])
         options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
         if isinstance(self._likelihood, ClassLikelihood):
-            return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), 0
+            return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), []
         found, left_out = learn_from_right_rows(x, y, **options, units=self.scaling.y)
-        return found, int(left_out.sum())
+        return found, [self._places[i] for i in np.flatnonzero(left_out)]
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training tasks, drawn with replacement."""
