@@ -25,7 +25,7 @@ Steps, and columns that matter only together, are found by boosted trees of all 
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -338,25 +338,36 @@ def learn_shares(
         yes = (y == number).double()
         plain.append(learn_logistic(x, yes, group, log_odds(yes, weight), seed=seed, weight=weight))
     grown = [learn_with_trees(logit, group, fold, seed=seed, weight=weight) for logit in plain]
-    base = torch.tensor([logit.base for logit in plain], dtype=torch.float64)
-
-    def counted(logits: Sequence[Logit], tried: int) -> tuple[float, Model]:
-        """The log loss of groups of so many folds, under the best count, and the model of a new group."""
-        sites = PriorSites if len(logits) == 1 and _variance(logits[0].prior, x) <= ALIKE else MatchedSites
-
-        def model(priors: Sequence[nn.Module], count: float) -> Model:
-            return _model(priors, Shares(base, torch.tensor(count, dtype=torch.float64)), sites)
-
-        def without(rest: Sequence[np.ndarray], k: int) -> Callable[[float], Model]:
-            return partial(model, [prior_given(logit, weight, rest, k) for logit in logits])
-
-        count, loss = choose_count(without, x, y, weight, sets, fold, tried, seed=seed)
-        return loss, model([logit.prior for logit in logits], count)
-
+    ways = [_way(logits, x, weight) for logits in (plain, grown)]
     if all(logit.grown is None for logit in grown):
-        return counted(plain, folds(len(sets)))[1]
-    (loss, model), (less, other) = (counted(way, int(fold.max()) + 1) for way in (plain, grown))
-    return other if less < (1 - WORTH) * loss else model
+        count, _ = choose_count(ways[0].without, x, y, weight, sets, fold, folds(len(sets)), seed=seed)
+        return ways[0].model(count)
+    tried = [choose_count(way.without, x, y, weight, sets, fold, int(fold.max()) + 1, seed=seed) for way in ways]
+    (count, loss), (other, less) = tried
+    return ways[1].model(other) if less < (1 - WORTH) * loss else ways[0].model(count)
+
+
+class Way(NamedTuple):
+    """What was learned of each class, and the sites that go with it: one way to predict new groups."""
+
+    logits: Sequence[Logit]
+    sites: type[PriorSites] | type[MatchedSites]
+    weight: Tensor
+
+    def model(self, count: float, priors: Sequence[nn.Module] | None = None) -> Model:
+        """The model of a new group, of which each row counts so often; under the priors of all groups where None."""
+        base = torch.tensor([logit.base for logit in self.logits], dtype=torch.float64)
+        likelihood = Shares(base, torch.tensor(count, dtype=torch.float64))
+        return _model(priors or [logit.prior for logit in self.logits], likelihood, self.sites)
+
+    def without(self, rest: Sequence[np.ndarray], k: int) -> Callable[[float], Model]:
+        """The model for each count, given some groups alone, none of which is of a fold."""
+        return partial(self.model, priors=[prior_given(logit, self.weight, rest, k) for logit in self.logits])
+
+
+def _way(logits: Sequence[Logit], x: Tensor, weight: Tensor) -> Way:
+    alike = len(logits) == 1 and _variance(logits[0].prior, x) <= ALIKE
+    return Way(logits, PriorSites if alike else MatchedSites, weight)
 
 
 @torch.no_grad()
