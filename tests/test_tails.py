@@ -11,12 +11,12 @@ from scipy import stats
 from torch.testing import assert_close
 
 from metavib import FewShotRegressor
-from metavib.groups import like
+from metavib.groups import learning, like
 from metavib.groups.features import Sizes
-from metavib.groups.learning import draft
+from metavib.groups.learning import draft, fit_features
 from metavib.groups.outliers import outliers
 from metavib.groups.prior import empty, widened
-from metavib.groups.report import Held
+from metavib.groups.report import Held, report
 from metavib.groups.tails import LOWEST, Residuals, Tails, fitted, tails, usual
 from metavib.kernels import Given, Linear
 from metavib.likelihoods import Gaussian, LogNormal, Poisson
@@ -205,6 +205,33 @@ def test_intervals_hold_where_ten_groups_say_how_much_groups_differ() -> None:
             found.append(float(np.mean((low <= truth) & (truth <= high))))
     for known, reach in ((0, 0.07), (1, 0.05), (5, 0.03)):
         assert abs(np.mean(inside[known]) - 0.9) < reach
+
+
+@pytest.mark.parametrize("groups", [8, 60, 120])
+def test_no_kernel_is_learned_from_the_groups_that_it_is_judged_by(groups, monkeypatch) -> None:
+    """However many there are: a kernel that has followed a group predicts it better than a new one."""
+    fits, judged = [], []
+
+    def fit(features, x, y, sets, noise, **options):
+        fits.append(set(np.concatenate(sets).tolist()))
+        return fit_features(features, x, y, sets, noise, **options)
+
+    def judge(held, *others):
+        judged.extend(held)
+        return report(held, *others)
+
+    monkeypatch.setattr(learning, "fit_features", fit)
+    monkeypatch.setattr(learning, "report", judge)
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(groups), 3), torch.tensor(rng.normal(size=(3 * groups, 1)))
+    y = torch.tensor(rng.normal(size=groups)[group] + 0.3 * rng.normal(size=3 * groups))
+    whole = learning.learn(x, y / y.std(), group, seed=0).model
+    assert len(fits) == 1 + learning.folds(groups)
+    start = "prior.network.body.phi.own_constant"
+    for each in judged:
+        rows = set(np.concatenate(each.groups).tolist())
+        assert any(not rows & seen for seen in fits[1:])
+        assert each.model.state_dict()[start] != whole.state_dict()[start]
 
 
 def crises(rng, groups, rows=14):

@@ -10,7 +10,8 @@ r"""How the prior of new groups is learned: the evidence of the groups sets the 
    out have the highest density: `refine`.
 3. Groups held out say what a group's inputs tell of it before its first row (`metavib.groups.start`), how wide the
    prior is in truth and how heavy its tails are (`metavib.groups.tails`), and how good its predictions are
-   (`metavib.groups.report`).
+   (`metavib.groups.report`). Kernels and covariance are learned anew without them: parameters that have seen a group
+   follow it, and predict it better than a new one.
 
 Rows may have weights, as in weighted least squares: a row of weight w has the noise variance $\sigma^2 / w$. So
 features, outputs and residuals are multiplied by $\sqrt w$ wherever blocks of rows are made, and the noise is
@@ -54,7 +55,6 @@ ENOUGH = 16  # groups at least before their covariance is asked for: either half
 STEPS = 8  # of expectation and maximisation
 FOLDS = 4
 MANY = 100  # with more groups than this one fold says enough
-FEW = 40  # with fewer groups than this the kernels' parameters are learned anew without each fold
 REACH = 12.0  # of the logarithms of parameters from where they start: no further can algebra bear
 NOISE = 3e-4  # smallest noise variance, of outputs of variance 1
 
@@ -159,10 +159,9 @@ def validated(draft: Draft, units: Outputs, aside: Aside | None = None) -> Learn
     held = []
     for k in range(folds(len(sets))):
         rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
-        its, noise_k = features.learned_from(x[torch.as_tensor(np.concatenate(rest))]), noise
-        if len(sets) <= FEW:
-            chosen = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
-            noise_k = fit_features(its, x, z, chosen, noise, weight=weight, iterations=ITERATIONS // 3).noise
+        its = features.learned_from(x[torch.as_tensor(np.concatenate(rest))])
+        some = sample(rest, EVIDENCE_ROWS, EVIDENCE_EACH, random)
+        noise_k = fit_features(its, x, z, some, noise, weight=weight, iterations=ITERATIONS // 3).noise
         options: Any = {"weight": weight, "strength": refined.strength, "link": link}
         model = refine(its, x, z, rest, noise_k, random, **options).model
         mine = np.flatnonzero(fold == k)
