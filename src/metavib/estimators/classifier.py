@@ -50,8 +50,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
       many classes the model learns to tell apart classes it has never seen. Fit then adapts to all rows, and predicts
       like any classifier; `adapt(X, y)` to new classes.
 
-    By default classes that are new are told apart by the columns themselves: a kernel on them, how they are whitened and
-    how sure predictions are is chosen by tasks of classes held out, in seconds (`metavib.estimators.columns`). With ten
+    By default new classes are told apart by the columns themselves: a kernel on them, how they are whitened and how
+    sure predictions are is chosen by tasks of classes held out, in seconds (`metavib.estimators.columns`). With ten
     classes or more, units of a small network that tells these apart are tried beside the columns, and taken where that
     helps on classes held out. `candidates_` has what was tried. How sure to be is also asked of a task's own rows,
     where it has two of a class; they are kept for it (`metavib.encoders.OwnSites`). Rows of a hundred numbers or more
