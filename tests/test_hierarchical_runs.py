@@ -57,6 +57,21 @@ def test_training_says_what_it_predicts_from_and_which_rows_it_leaves_out(tmp_pa
     assert "left out: 1 row, whose output cannot be right beside all others (line 6)" in said
 
 
+@pytest.mark.filterwarnings("default")
+def test_rows_of_several_groups_that_are_taken_for_one_are_told_of(trained, tmp_path):
+    run, _, data, _ = trained
+    data[:9].to_csv(tmp_path / "one.csv", index=False)
+    data[:20].to_csv(tmp_path / "three.csv", index=False)
+    file, told = tmp_path / "task.safetensors", "three.csv has rows of 3 tasks ('town'), which"
+    for name, said in (("three", "are learned as one"), ("one", "")):
+        ended = metavib("adapt", run, "--support", tmp_path / f"{name}.csv", "--out", file)
+        assert ended.status == 0 and (f"{told} {said}" in " ".join(ended.err.split())) == bool(said), ended
+    ended = metavib("predict", file, "--query", tmp_path / "three.csv", "--csv")
+    assert f"{told} are predicted as one" in " ".join(ended.err.split())
+    apart = metavib("adapt", run, "--support", tmp_path / "three.csv", "--task", "town", "--out", file)
+    assert apart.err == "" and metavib("predict", file, "--query", tmp_path / "three.csv", "--csv").err == ""
+
+
 def test_the_run_says_how_good_it_is_beside_simpler_methods(trained):
     run, target, _, said = trained
     record = json.loads((run / "record.json").read_text())

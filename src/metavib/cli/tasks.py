@@ -56,6 +56,8 @@ def adapt(
     options: Any = {} if classes is None else {"classes": [name.strip() for name in classes.split(",")]}
     if options and isinstance(learner, Learners):
         raise ValueError(f"--classes are those of one target, and {run} has {', '.join(learner)}: leave it out.")
+    if column is None:
+        _warn_of_several(learner, support, "are learned as")
     known = learner.adapt(support, **options) if column is None else learner.adapt_many(support, column, **options)
     known.save(out, run=run, form="memory" if sums else "smaller")
     typer.echo(f"{out}: {_known(known)}")
@@ -111,6 +113,8 @@ def predict(
     if not beside:
         raise ValueError(f"{query}: there are no rows to predict.")
     column, known = _loaded(file, learner, together(task))
+    if column is None:
+        _warn_of_several(learner, query, "are predicted as")
     ids = None if column is None else one.preparation.ids(query, column)
     if isinstance(learner, Learners):
         each = [_named(target, _predicted(known[target], query, ids, level)) for target in known]
@@ -129,6 +133,27 @@ def predict(
         typer.echo(content.decode(), nl=False)
     else:
         write_atomically(out, lambda p: p.write_bytes(content))
+
+
+def _warn_of_several(learner: "Learner | Learners", rows: Path, treated: str) -> None:
+    """Warns of rows that name several tasks, in the column that named them in training, and are taken for one."""
+    from metavib.adapt.preparation import Rows
+    from metavib.adapt.targets import Learners
+
+    of_rows = (next(iter(learner.values())) if isinstance(learner, Learners) else learner).preparation
+    if not isinstance(of_rows, Rows) or not of_rows.column:
+        return
+    try:
+        several = len(set(of_rows.ids(rows, of_rows.column)))
+    except ValueError:  # there is no such column, and the rows are of one task
+        return
+    if several > 1:
+        warnings.warn(
+            f"{rows} has rows of {several} tasks ({of_rows.column!r}), which {treated} one and the same. Adapt with "
+            f"--task {of_rows.column} to keep them apart.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _predicted(known: "Predictor | Predictors", query: Path, ids: "list[Hashable] | None", level: float) -> list[Row]:
