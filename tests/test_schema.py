@@ -202,7 +202,7 @@ def test_codes_are_categories_where_they_are_said_to_be():
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ([1, 2, "three"], "row 3, column 'c': 'three' is no finite number"),
+        ([1, 2, "three"], "row 3, column 'c': 'three' is no finite number. .* make it one of categories"),
         (["2024-01-01", "2024-01-02", "soon"], "row 3, column 'c': 'soon' is no date like 2024-02-29"),
         (["2024-01-01", "2024-13-02", "2024-02-02"], "row 2, column 'c': '2024-13-02' is no date"),
         (["1,5", "2,5", "2,5"], "row 1, column 'c': '1,5' is no finite number. Write numbers as 1234.5"),

@@ -53,9 +53,9 @@ class Table:
         >>> table = in_memory({"city": ["Bern", "Basel"], "hour": [8, 9]})
         >>> table.names, len(table), table.numbers("hour")
         (('city', 'hour'), 2, array([8., 9.]))
-        >>> table.numbers("city")
+        >>> table.numbers("city")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: row 1, column 'city': 'Bern' is no finite number. Correct it, or leave this column out.
+        ValueError: row 1, column 'city': 'Bern' is no finite number. Correct it, or leave this column out. ...
     """
 
     columns: Mapping[str, np.ndarray]
@@ -124,10 +124,9 @@ class Table:
         found = np.fromiter((number(cell) for cell in cells.tolist()), np.float64, len(cells))
         for i in np.flatnonzero(np.isinf(found)):
             if isinstance(cells[i], str) or not _is_number(cells[i]):  # infinite numbers are refused with the others
-                remedy = "Correct it, or leave this column out."
-                if with_commas(cells[i]):
-                    remedy = "Write numbers as 1234.5; where such texts are names, make this column one of categories."
-                raise ValueError(f"{self.place(i)}, column {name!r}: {shown(cells[i])} is no finite number. {remedy}")
+                how = "Write numbers as 1234.5." if with_commas(cells[i]) else "Correct it, or leave this column out."
+                how += " Where its cells are names, make it one of categories (--categories, a categorical column)."
+                raise ValueError(f"{self.place(i)}, column {name!r}: {shown(cells[i])} is no finite number. {how}")
         return found
 
     def texts(self, name: str) -> list[str | None]:
