@@ -311,14 +311,14 @@ def test_few_classes_to_learn_from_are_no_reason_to_be_wrong_about_how_sure_to_b
     columns.like_columns(state, learned.candidates_[0].kernel).load_state_dict(state)  # as files were before
 
 
-@pytest.mark.parametrize("classes", [2, 6])
+@pytest.mark.parametrize("classes", [2, 4])
 def test_numbers_stay_closer_to_where_they_start_where_no_class_can_be_held_out(classes, monkeypatch):
-    """Of two classes; of six, some are held out, and nothing changes."""
-    x, labels = table(classes, 20)
+    """Of two classes; of four, two are held out, and nothing changes."""
+    x, labels = table(classes, 10)
     rows = Rows(torch.tensor((x - x.mean(0)) / x.std(0)), torch.tensor(labels), np.zeros(len(labels), dtype=int))
 
     def moved():
-        model = learn_columns(rows, ways=3, shots=(1, 5), kernels=("linear",), seed=0).model
+        model = learn_columns(rows, ways=2, shots=(2, 2), kernels=("linear",), seed=0).model
         start = columns._on_columns(columns._whitened(rows, rows, float("inf")), "linear")
         pairs = zip(columns._learned(model), columns._learned(start), strict=True)
         return sum(float((a - b).detach().square()) for a, b in pairs)
