@@ -93,9 +93,14 @@ def marginals(group: Group, L: Tensor, white: Tensor, shared: Shared) -> tuple[T
     """
     left = torch.linalg.solve_triangular(L.mT, white, upper=True)  # C^-1 [Phi, y]
     U, alpha = left[..., :-1], left[..., -1] - left[..., :-1] @ shared.w
-    half = torch.linalg.solve_triangular(shared.L, U.mT, upper=False)
+    half = _of_rows(shared.L, U)
     own = group.s - group.s.square() * torch.cholesky_inverse(L).diagonal(dim1=-2, dim2=-1)
-    return group.y - group.s * alpha, own.clamp(min=0) + group.s.square() * half.square().sum(-2)
+    return group.y - group.s * alpha, own.clamp(min=0) + group.s.square() * half.square().sum(-1)
+
+
+def _of_rows(L: Float[Tensor, "M M"], U: Float[Tensor, "b n M"], *, upper: bool = False) -> Float[Tensor, "b n M"]:
+    r"""$U L^{-\top}$, all rows of a block at once: group by group the large factor would be read anew for each."""
+    return torch.linalg.solve_triangular(L, U.flatten(0, 1).mT, upper=upper).mT.unflatten(0, U.shape[:2])
 
 
 def log_evidence(groups: Sequence[Group], rows: int) -> Tensor:
@@ -128,10 +133,10 @@ class _Evidence(torch.autograd.Function):
         for group, (L, white) in zip(groups, whitened, strict=True):
             left = torch.linalg.solve_triangular(L.mT, white, upper=True)  # C^-1 [Phi, y]
             U, alpha = left[..., :-1], left[..., -1] - left[..., :-1] @ w
-            half = torch.linalg.solve_triangular(L_A, U.mT, upper=False).mT  # U L_A^-T
+            half = _of_rows(L_A, U)  # U L_A^-T
             inverse = torch.cholesky_inverse(L)
             G = 0.5 * (alpha[..., :, None] * alpha[..., None, :] - inverse + half @ half.mT)
-            back = torch.linalg.solve_triangular(L_A.mT, half.mT, upper=True).mT  # U (A+I)^-1
+            back = _of_rows(L_A.mT, half, upper=True)  # U (A+I)^-1
             gradients += [
                 alpha[..., None] * w - back,
                 2 * G @ group.psi,
