@@ -9,9 +9,6 @@ standard deviations from it. The row furthest off, where that is further than `F
 looked at again, until none is: one wrong row makes right ones look wrong, but never as wrong as itself. Under Gaussian
 noise one row in $10^{15}$ is so far off, so that a table without gross errors loses nothing.
 
-Gross errors are rare. Where more than one row in a hundred is so far off, all rows are kept: outputs then have tails,
-such as counts that are zero in most rows.
-
 In learning, standard deviations are those that the middle half of all rows shows: wrong rows make the noise that is
 learned from them larger, and so look better than they are.
 """
@@ -39,7 +36,6 @@ HALF = 0.6744897501960817  # standard deviations that half of all numbers of a G
 TOGETHER = 60  # rows of a group that are held against each other, at most
 ASIDE = 1e8  # by which the noise variance of a row set aside is larger: it says nothing any more
 ALONE = 5.0  # deviations, by the quartiles, from the median: rows that a first training does without
-MANY, FEW = 0.01, 5  # rows, as a share of all and at least: so many that look wrong are no errors, but tails
 PASSES = 3  # trainings, of which each finds what the one before was misled by
 
 
@@ -187,8 +183,6 @@ def learn_from_right_rows(
         found = draft(x[kept], y[kept], number, seed=seed, links=links(y[kept], zero, one), weight=weight[kept])
         model = found.refined.model
         wrong = outliers(model, x, y, group, weight, far=FAR * usual(model, x, y, group, weight))
-        if wrong.sum() > max(FEW, MANY * len(wrong)):
-            wrong = np.zeros(len(wrong), dtype=bool)
         if (wrong == without).all():
             break
     groups = np.unique(group[~without])
