@@ -333,6 +333,26 @@ def test_classes_that_most_rows_have_are_common_though_others_are_rare():
     e = FewShotClassifier()
     e._event, e.classes_ = (2,), np.unique(y)
     assert e._common(ids, y, ids)
+    e.classes_ = np.arange(30)  # some without a row
+    assert e._common(ids, y, ids)
     own = 2 * (ids % 10) + y % 2  # two classes of its own for each of ten kinds of tasks
     e.classes_ = np.unique(own)
     assert not e._common(ids, own, ids)
+
+
+def test_rare_common_classes_have_kernels_together():
+    """Eight classes, whose frequencies a Dirichlet law draws for each group: the oracle is the law's own prediction."""
+    rng = np.random.default_rng(0)
+    law = 6 * np.array([0.3, 0.25, 0.15, 0.15, 0.05, 0.05, 0.03, 0.02])
+    who = np.repeat(np.arange(90), 8)
+    y = np.array([rng.choice(8, p=p) for p in rng.dirichlet(law, 90)[who]])
+    x, base = rng.normal(size=(len(y), 1)), who < 30
+    learnt = FewShotClassifier(random_state=0).fit(x[base], y[base], tasks=who[base])
+    known, rest = ~base & (np.arange(len(y)) % 8 < 3), ~base & (np.arange(len(y)) % 8 >= 3)
+    p = learnt.adapt(x[known], y[known], tasks=who[known]).predict_proba(x[rest], tasks=who[rest])
+    counts = np.stack([np.bincount(y[known & (who == i)], minlength=8) for i in who[rest]])
+    ours, bayes, before = (
+        log_loss(y[rest], q, labels=range(8))
+        for q in (p, (counts + law) / (3 + law.sum()), np.tile(law / law.sum(), (rest.sum(), 1)))
+    )
+    assert learnt.classes_.tolist() == list(range(8)) and bayes < ours < before

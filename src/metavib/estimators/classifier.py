@@ -33,7 +33,7 @@ from metavib.training import run_folder
 LIKELIHOODS = ("softmax", "bernoulli")
 SAMPLES = 100  # of the softmax likelihood, in training
 QUERIES = 10  # query points of a class in a training task, at most
-COMMON, OFTEN = 20, 0.3  # at most so many classes, a row's in so large a share of the tasks, are common to all tasks
+COMMON, OFTEN = 100, 0.3  # at most so many classes, a row's in so large a share of the tasks, are common to all tasks
 COMPARED = 2000  # rows that a kernel without explicit features compares with each other, at most
 VALIDATION = 4  # batches of four validation tasks: each is a pass of the network over hundreds of points
 

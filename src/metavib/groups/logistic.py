@@ -87,11 +87,48 @@ def learn_logistic(
     p = float(y.mean())
     scale = max(p * (1 - p), 1e-3) ** 0.5  # standard deviation of y, which is 1 / scale in log-odds
     features, sign = _start(x, y, group, scale, random, weight), 2 * y - 1
-    site = Natural(torch.full_like(y, 0.2), 0.5 * sign)
+    site = _unmatched(sign)
     some = learning.sample(sets, ROWS, learning.EVIDENCE_EACH, random)
     for _ in range(TURNS):
         site, _ = sweep(features, x, sign, base, weight, list(blocks(some)), site, SWEEPS)
         climb(features, x, site.m - base, weight * site.tau, some, level=1 / scale**2)
+    return _given(features, x, sign, base, site, sets, random, weight)
+
+
+def learn_given(
+    features: Features, x: Tensor, y: Tensor, group: np.ndarray, base: float, *, seed: int, weight: Tensor
+) -> Logit:
+    """The same where the kernels and their parameters are known: only what groups share is learned.
+
+    Args:
+        features: the kernels.
+        x: standardised columns, in float64.
+        y: 1 for a yes, 0 for a no.
+        group: the group of each row, numbered from 0.
+        base: log-odds that all others are relative to.
+        seed: of samples.
+        weight: how many rows each stands for.
+    """
+    sign = 2 * y - 1
+    return _given(features, x, sign, base, _unmatched(sign), members(group), np.random.default_rng(seed), weight)
+
+
+def _unmatched(sign: Tensor) -> Natural:
+    """Where sites start."""
+    return Natural(torch.full_like(sign, 0.2), 0.5 * sign)
+
+
+def _given(
+    features: Features,
+    x: Tensor,
+    sign: Tensor,
+    base: float,
+    site: Natural,
+    sets: Sequence[np.ndarray],
+    random: np.random.Generator,
+    weight: Tensor,
+) -> Logit:
+    """What groups share, under features that are learned."""
     many = learning.sample(sets, learning.REFINE_ROWS, learning.SHARED_EACH, random)
     site, w = sweep(features, x, sign, base, weight, list(blocks(many)), site, LAST)
     return Logit(features, x, sign, base, site, _prior(features, w, x, many), None)

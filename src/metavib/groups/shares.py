@@ -36,7 +36,15 @@ from metavib.encoders import GPEncoder, SiteEncoder
 from metavib.encoders.encoder import Encoder
 from metavib.groups.counting import choose_count
 from metavib.groups.learning import FOLDS, folds
-from metavib.groups.logistic import WORTH, Logit, learn_logistic, learn_with_trees, log_odds, prior_given
+from metavib.groups.logistic import (
+    WORTH,
+    Logit,
+    learn_given,
+    learn_logistic,
+    learn_with_trees,
+    log_odds,
+    prior_given,
+)
 from metavib.groups.prior import BODY, like
 from metavib.groups.rows import members
 from metavib.groups.sites import Natural, matched, towards
@@ -60,6 +68,7 @@ COMPARED = 4000  # rows at which that variance is asked for, at most
 COUNT = "likelihood.count"
 TREES = f"{BODY}trees."
 COLUMN = f"{TREES}column"
+KERNELS = 4  # of so many classes, the most frequent ones; of more, one for all others together
 SAMPLES = 200  # of the functions of several classes, where an expectation has no closed form
 
 
@@ -333,18 +342,44 @@ def learn_shares(
     weight = torch.ones(len(x), dtype=x.dtype) if weight is None else weight
     sets = members(group)
     fold = np.random.default_rng(seed).permutation(np.arange(len(sets)) % min(FOLDS, len(sets)))
-    plain = []
-    for number in range(classes) if classes > 2 else (1,):
-        yes = (y == number).double()
-        plain.append(learn_logistic(x, yes, group, log_odds(yes, weight), seed=seed, weight=weight))
-    grown = [learn_with_trees(logit, group, fold, seed=seed, weight=weight) for logit in plain]
-    ways = [_way(logits, x, weight) for logits in (plain, grown)]
+    plain = _each(x, y, group, classes, seed=seed, weight=weight)
+    frequent = _frequent(y, classes)
+    grown = [
+        learn_with_trees(logit, group, fold, seed=seed, weight=weight) if number in frequent else logit
+        for number, logit in plain.items()
+    ]
+    ways = [_way(logits, x, weight) for logits in (list(plain.values()), grown)]
     if all(logit.grown is None for logit in grown):
         count, _ = choose_count(ways[0].without, x, y, weight, sets, fold, folds(len(sets)), seed=seed)
         return ways[0].model(count)
     tried = [choose_count(way.without, x, y, weight, sets, fold, int(fold.max()) + 1, seed=seed) for way in ways]
     (count, loss), (other, less) = tried
     return ways[1].model(other) if less < (1 - WORTH) * loss else ways[0].model(count)
+
+
+def _each(x: Tensor, y: Tensor, group: np.ndarray, classes: int, *, seed: int, weight: Tensor) -> dict[int, Logit]:
+    """What is learned of each class that has a function, by its number.
+
+    Kernels are learned for the most frequent classes. Of many more each has a few rows, which say nothing of kernels:
+    they have those of all of them together.
+    """
+    numbers, frequent = range(classes) if classes > 2 else (1,), _frequent(y, classes)
+    yes = {number: (y == number).double() for number in numbers}
+    base = {number: log_odds(yes[number], weight) for number in numbers}
+    found = {n: learn_logistic(x, yes[n], group, base[n], seed=seed, weight=weight) for n in numbers if n in frequent}
+    if rest := [n for n in numbers if n not in frequent]:
+        any_of = torch.stack([yes[n] for n in rest]).sum(0)
+        features = learn_logistic(x, any_of, group, log_odds(any_of, weight), seed=seed, weight=weight).features
+        found |= {n: learn_given(features, x, yes[n], group, base[n], seed=seed, weight=weight) for n in rest}
+    return {n: found[n] for n in numbers}
+
+
+def _frequent(y: Tensor, classes: int) -> set[int]:
+    """The most frequent classes, by their numbers: all where there are few."""
+    counts = torch.bincount(y, minlength=classes)
+    return set(
+        range(classes) if classes <= KERNELS + 1 else counts.argsort(descending=True, stable=True)[:KERNELS].tolist()
+    )
 
 
 class Way(NamedTuple):
