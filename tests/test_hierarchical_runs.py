@@ -285,7 +285,7 @@ def test_a_row_that_cannot_be_right_is_left_out_and_said_so(wrong, tmp_path):
     ended = metavib(
         "train", "table", tmp_path / "data.csv", "--task", "town", "--target", "demand", "--out", tmp_path / "run"
     )
-    assert ended.status == 0 and "1 rows, whose outputs cannot be right" in ended.err
+    assert ended.status == 0 and "left out: 1 row, whose output cannot be right" in ended.err
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text())["left_out"] == 1
     sd = Learner.from_run(tmp_path / "run").adapt(data[12:18]).predict(data[18:20]).variance.sqrt()
     assert float(sd.max()) < 200  # the outputs with that row have a standard deviation of 6,500 and 100,000
