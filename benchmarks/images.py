@@ -26,11 +26,11 @@ import torch
 from PIL import Image, ImageDraw
 
 from metavib.adapt.learner import Learner
-from metavib.adapt.prediction import ClassPrediction
 from metavib.baselines.pixels import logistic_regression
 from metavib.data.folder import class_files
 from metavib.data.glyphs import glyphs
 from metavib.data.ink import inked
+from metavib.likelihoods.prediction import ClassPrediction
 from metavib.show.tables import markdown
 from metavib.tasks.inputs import points
 from metavib.tasks.task import Task

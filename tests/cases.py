@@ -64,6 +64,7 @@ KERNELS = [
 LIKELIHOODS = [
     case(likelihoods.Gaussian, lambda: likelihoods.Gaussian(0.3)),
     case(likelihoods.LogNormal, lambda: likelihoods.LogNormal(0.3, edge=(-6.0, 1.6, 0.2, 80.0))),
+    case(likelihoods.RootNormal, lambda: likelihoods.RootNormal(0.3, root=(-9.0, 4.0, 0.5, 0.1))),
     case(likelihoods.LogitNormal, lambda: likelihoods.LogitNormal(0.3, band=(-6.0, 8.0, -0.3, 0.4, -6.0, 8.0))),
     case(likelihoods.StudentT, lambda: likelihoods.StudentT(0.4, df=4.0)),
     case(likelihoods.Poisson),

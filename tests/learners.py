@@ -7,9 +7,9 @@ from torch.testing import assert_close
 
 import cases
 from metavib import kernels, likelihoods
-from metavib.adapt.prediction import ClassPrediction, RealPrediction
 from metavib.adapt.predictor import Predictor
 from metavib.encoders import ExactSites, SimplifiedSites
+from metavib.likelihoods.prediction import ClassPrediction, RealPrediction
 from metavib.methods import gp_vib
 from metavib.model import Model
 

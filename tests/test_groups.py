@@ -16,9 +16,9 @@ from metavib.groups.features import CONSTANT, FURTHEST, KNOTS, Features, Layout,
 from metavib.groups.learning import choose, edges, fit_features, refine
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.groups.prior import empty
-from metavib.groups.report import LIFTS, Held, Report, Row, lift
+from metavib.groups.report import LIFTS, Held, lift
 from metavib.groups.rows import blocks, members
-from metavib.tasks.scaling import Edge, as_they_are, edged
+from metavib.tasks.scaling import Edge, as_they_are, edged, rooted
 from metavib.tasks.task import examples
 
 
@@ -219,15 +219,10 @@ def test_what_is_learned_predicts_nearly_as_well_as_the_law_itself(learned, know
 
 def test_the_report_of_groups_held_out_tells_the_truth(learned) -> None:
     (_, report), _, scale = learned
-    rows = {row.known: row for row in report.scaled(scale).rows}
-    assert rows[0].rmse == pytest.approx(rows[0].shared) and rows[0].rmse == pytest.approx(1.2, rel=0.25)
+    rows = {row.known: row for row in report.rows}
+    assert rows[0].rmse == pytest.approx(rows[0].shared) and rows[0].rmse == pytest.approx(1.2 / scale, rel=0.25)
     assert rows[5].rmse < 0.4 * rows[5].shared and rows[5].rmse < 0.7 * rows[5].alone
     assert all(0.8 < row.coverage <= 1.0 for row in rows.values())
-
-
-def test_a_report_in_other_units_keeps_what_has_none() -> None:
-    row = Row(3, 9, 2.0, 0.9, 5.0, 4.0, 6.0)
-    assert Report([row]).scaled(10).rows == [Row(3, 9, 20.0, 0.9, 50.0, 40.0, 60.0)]
 
 
 @pytest.mark.parametrize("kind", ["constant column", "columns of groups", "few values", "two groups", "many columns"])
@@ -320,12 +315,63 @@ def test_predictions_of_positive_outputs_are_scipys_log_t(positive) -> None:
     np.testing.assert_allclose(found.mean, positive.adapt([[0.3]], [5.0]).predict([[0.0], [1.0]]))
 
 
-def test_files_keep_logarithms(positive, tmp_path) -> None:
-    positive.save(tmp_path / "positive.safetensors")
-    back = FewShotRegressor.load(tmp_path / "positive.safetensors")
-    assert back.report_ == positive.report_
+# Square roots
+
+
+def growing_groups(rng, groups=40, rows=8):
+    """Squares of what is Gaussian in every group: levels of their own, a line that all share."""
+    group, x = np.repeat(np.arange(groups), rows), rng.normal(size=(groups * rows, 1))
+    root = 5 + x[:, 0] + 0.8 * rng.normal(size=groups)[group] + 0.4 * rng.normal(size=len(group))
+    return x, np.maximum(root, 0) ** 2, group
+
+
+@pytest.fixture(scope="module")
+def growing():
+    x, y, group = growing_groups(np.random.default_rng(0))
+    return FewShotRegressor(random_state=0).fit(x, y, tasks=group)
+
+
+@pytest.mark.parametrize("known", [0, 1, 4])
+def test_squares_of_gaussian_groups_are_found_and_have_the_density_of_their_law(growing, known) -> None:
+    """The evidence is for the square root, from zero; densities and means are those of the law, exactly conditioned."""
+    assert growing.report_.logarithms == "Square roots are taken of the outputs."
+    assert float(growing.scaling_.y.restore(growing.model_.likelihood.units.edge)) == pytest.approx(0.0, abs=1e-9)
+    x, y, group = growing_groups(np.random.default_rng(1), groups=100)
+    gaps, inside, off = [], [], []
+    for rows in members(group):
+        s, q = rows[:known], rows[known:]
+        found = (growing.adapt(x[s], y[s]) if known else growing).predict_distribution(x[q])
+        K = 0.64 * np.ones((known, known)) + 0.16 * np.eye(known)
+        gain = np.linalg.solve(K, np.full(known, 0.64)) if known else np.zeros(0)
+        mean, var = 5 + x[q, 0] + gain @ (np.sqrt(y[s]) - 5 - x[s, 0]), 0.64 - 0.64 * gain.sum() + 0.16
+        law = stats.norm(mean, np.sqrt(var)).logpdf(np.sqrt(y[q])) - np.log(2 * np.sqrt(y[q]))
+        gaps.append(law - found.log_density(torch.tensor(y[q])).numpy())
+        off.append((found.mean.numpy() - mean**2 - var) / y.std())
+        low, high = found.interval(0.9)
+        assert (low >= 0).all()
+        inside.append((low.numpy() < y[q]) & (y[q] < high.numpy()))
+    assert abs(np.concatenate(gaps).mean()) < 0.06 and np.abs(np.concatenate(off)).mean() < 0.1
+    assert 0.83 < np.concatenate(inside).mean() < 0.95
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=3, max_size=20, unique=True), st.floats(0, 10))
+def test_square_roots_come_back_and_rise_with_outputs(values, below) -> None:
+    y = torch.tensor(sorted(values), dtype=torch.float64)
+    link = rooted(y, -below)
+    z = link.standardise(y)
+    torch.testing.assert_close(link.restore(z), y, rtol=1e-6, atol=1e-6)
+    assert (z.diff() >= 0).all() and link.log_slope(y).isfinite().all()
+    assert link.restore(torch.tensor(-1e9).double()) == -below
+
+
+@pytest.mark.parametrize("name", ["positive", "growing"])
+def test_files_keep_what_is_taken_of_the_outputs(name, request, tmp_path) -> None:
+    learned = request.getfixturevalue(name)
+    learned.save(tmp_path / "learned.safetensors")
+    back = FewShotRegressor.load(tmp_path / "learned.safetensors")
+    assert back.report_ == learned.report_
     for mine, its in zip(
-        positive.predict([[0.5]], return_std=True), back.predict([[0.5]], return_std=True), strict=True
+        learned.predict([[0.5]], return_std=True), back.predict([[0.5]], return_std=True), strict=True
     ):
         np.testing.assert_array_equal(mine, its)
 

@@ -72,6 +72,28 @@ class Shares:
         return np.tensordot(w / w.sum(), of(self.low + self.width * expit(g)), 1)
 
 
+class Squares:
+    """e + r^2 for a Gaussian r, all but none of which is below 0: densities and moments by those of r."""
+
+    dist = stats.norm  # it is continuous
+
+    def __init__(self, edge: float, root) -> None:
+        self.edge, self.root = edge, root
+
+    def logpdf(self, y):
+        r = np.sqrt(y - self.edge)
+        return self.root.logpdf(r) - np.log(2 * r)
+
+    def cdf(self, y):
+        return self.root.cdf(np.sqrt(np.maximum(y - self.edge, 0)))
+
+    def mean(self):
+        return self.edge + self.root.moment(2)
+
+    def var(self):
+        return self.root.moment(4) - self.root.moment(2) ** 2
+
+
 def frozen(likelihood: lk.Likelihood, f: np.ndarray | float):
     """p(y | f) as SciPy has it."""
     if isinstance(likelihood, lk.Gaussian):
@@ -85,6 +107,9 @@ def frozen(likelihood: lk.Likelihood, f: np.ndarray | float):
     if isinstance(likelihood, lk.LogitNormal):
         low, high, centre, spread, *_ = (v.item() for v in likelihood.units)
         return Shares(low, high, stats.norm(centre + spread * f, spread * np.sqrt(likelihood.noise().item())))
+    if isinstance(likelihood, lk.RootNormal):
+        edge, centre, spread, _ = (v.item() for v in likelihood.units)
+        return Squares(edge, stats.norm(centre + spread * f, spread * np.sqrt(likelihood.noise().item())))
     if isinstance(likelihood, lk.StudentT):
         return stats.t(likelihood.df, f, np.sqrt(likelihood.scale().item()))
     if isinstance(likelihood, lk.Poisson):
@@ -164,7 +189,7 @@ def test_student_t_cdf_for_any_degrees_of_freedom(df) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in LIKELIHOODS if c.cls in (lk.Gaussian, lk.LogNormal, lk.LogitNormal, lk.Poisson)]
+    "case", [c for c in LIKELIHOODS if c.cls in (lk.Gaussian, lk.LogNormal, lk.LogitNormal, lk.RootNormal, lk.Poisson)]
 )
 @given(mean=means, var=variances.filter(lambda v: v <= 0.8), seed=st.integers(0, 999))
 def test_closed_forms_equal_the_general_path(case, mean, var, seed) -> None:
@@ -263,6 +288,38 @@ def test_log_normal_outputs_beyond_their_edge_have_no_density() -> None:
     assert p.predictive_cdf(q, y)[:2].tolist() == [0.0, 0.0]
     assert p.targets(y).isfinite().all()  # a row that should not be there is far away, and no error
     for level in (0.05, 0.5, 0.9):
+        assert_close(p.predictive_cdf(q, p.predictive_quantile(q, level)).item(), level)
+
+
+# Root-normal --------------------------------------------------------------------------------------------------------
+
+
+@given(mean=st.floats(-6, 6), sd=st.floats(0, 4), spread=st.floats(0.1, 1.5))
+def test_root_normal_moments_equal_adaptive_quadrature_also_where_roots_would_be_negative(mean, sd, spread) -> None:
+    p = lk.RootNormal(0.01, root=(1.5, 0.4, spread, 1e-3)).double()
+    s = np.sqrt(sd**2 + p.noise().item())
+
+    def moment(k):
+        def integrand(z):
+            return max(0.4 + spread * (mean + s * z), 0) ** (2 * k) * stats.norm.pdf(z)
+
+        kink = np.clip((-0.4 / spread - mean) / s, -9, 9)
+        return integrate.quad(integrand, -9, 9, points=[kink, 0.0], limit=200)[0]
+
+    found = p.predict(normal(mean, sd**2))
+    assert_close(found[0].item(), 1.5 + moment(1), rtol=1e-6, atol=1e-8)
+    assert_close(found[1].item(), moment(2) - moment(1) ** 2, rtol=1e-4, atol=1e-6)
+
+
+def test_root_normal_outputs_have_a_bounded_density_at_their_edge_and_none_below_it() -> None:
+    p, q = lk.RootNormal(0.5, root=(0.0, 1.0, 1.0, 0.04)).double(), normal(0.2, 0.3)
+    y = torch.tensor([-1.0, 0.0, 0.04, 2.0], dtype=torch.float64)
+    found = p.log_predictive(q, y)
+    assert found.isinf().tolist() == [True, False, False, False] and found[1] < found[2]
+    below = p.predictive_cdf(q, y)
+    assert below[0] == 0 and 0 < below[1] < below[2]  # all that is predicted below the edge is at it
+    assert p.predictive_quantile(q, 0.5 * below[1].item()).item() == 0.0 and p.targets(y).isfinite().all()
+    for level in (0.3, 0.5, 0.9):
         assert_close(p.predictive_cdf(q, p.predictive_quantile(q, level)).item(), level)
 
 

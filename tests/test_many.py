@@ -14,11 +14,11 @@ from metavib import kernels, likelihoods
 from metavib.adapt import many as working
 from metavib.adapt.learner import Learner
 from metavib.adapt.many import Predictors
-from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.preparation import Rows
 from metavib.baselines import proto_net
 from metavib.encoders import GeneralSites
 from metavib.files import read_tensors
+from metavib.likelihoods.prediction import ClassPrediction, Prediction
 from metavib.posteriors import TaskMemory
 from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling

@@ -10,10 +10,10 @@ import torch
 
 import tiny
 from metavib.adapt.learner import Learner
-from metavib.adapt.prediction import ClassPrediction
 from metavib.adapt.predictor import Predictor
 from metavib.adapt.trained import fingerprint
 from metavib.files import read_json, read_tensors, write_tensors
+from metavib.likelihoods.prediction import ClassPrediction
 from metavib.networks import repeats
 from metavib.training import build, checkpoint, protocols, run_folder
 from metavib.training import loop as train

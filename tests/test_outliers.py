@@ -124,9 +124,37 @@ def test_a_learner_and_many_tasks_leave_out_the_rows_that_an_estimator_does(lear
         assert torch.equal(
             one.update((x[:2], [y[0], 90.0])).predict(x).mean, one.update((x[:1], y[:1])).predict(x).mean
         )
-    with pytest.warns(UserWarning, match="3 of 5 rows are left out, the first of them row 1"):
-        more = clean.update((x[:5], [90.0, y[1], -90.0, 70.0, y[4]]), [0, 0, 1, "new", "newer"])
-    assert more.points_of([0, 1, "new", "newer"]) == [6, 6, 0, 1]
+    with pytest.warns(UserWarning, match="3 of 6 rows are left out, the first of them row 1"):
+        more = clean.update((x[:6], [90.0, y[1], -90.0, 70.0, y[4], y[5]]), [0, 0, 1, "new", "new", "newer"])
+    assert more.points_of([0, 1, "new", "newer"]) == [6, 6, 1, 1]
+
+
+def test_a_task_most_of_whose_rows_are_far_off_is_unlike_all_others_and_believed(learned):
+    """One row, or most of them: the state with ten times the murders of the rest. A warning says so."""
+    learner, (x, y, _) = Learner(learned), table(1, 3, seed=4)
+    for rows in (1, 2, 3):
+        with pytest.warns(UserWarning, match=f"{rows} of {rows} rows lie more than 8 .* believed"):
+            far = learner.adapt((x[:rows], 60.0 * np.arange(1, rows + 1)))
+        assert far.n == rows
+    with pytest.warns(UserWarning, match="1 of 3 rows lie more"):
+        many = learner.adapt_many((x, [*y[:2], 60.0]), ["usual", "usual", "other"])
+    assert many.points_of(["usual", "other"]) == [2, 1]
+
+
+def test_a_first_row_that_was_wrong_does_not_shut_out_the_right_ones_after_it(learned):
+    """Row by row, alone and among many tasks: predictions come back, and are less sure than without that row."""
+    learner, (x, y, _) = Learner(learned), table(1, 8, seed=4)
+    right = learner.adapt((x, y)).predict(x)
+    with pytest.warns(UserWarning, match="believed"):
+        task, many = learner.adapt(([[0.0]], [60.0])), learner.adapt_many(([[0.0]], [60.0]), ["a"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for i in range(8):
+            task, many = task.update((x[i : i + 1], y[i : i + 1])), many.update((x[i : i + 1], y[i : i + 1]), ["a"])
+    found = task.predict(x)
+    assert task.n == 9 and many.points_of(["a"]) == [9]
+    assert (found.mean - right.mean).abs().max() < 60 / 8 + 3 and (found.variance > 100 * right.variance).all()
+    torch.testing.assert_close(many.predict(x, ["a"] * 8).mean, found.mean)
 
 
 @pytest.mark.parametrize("seed", range(3))

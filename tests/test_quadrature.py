@@ -20,7 +20,7 @@ from torch import Tensor
 
 from metavib import likelihoods as lk
 from metavib import quadrature
-from metavib.adapt.prediction import RealPrediction
+from metavib.likelihoods.prediction import RealPrediction
 from metavib.marginals import Normal
 from oracles import panels
 

@@ -18,11 +18,11 @@ import cases
 from metavib import kernels, likelihoods
 from metavib.adapt.file import run_of
 from metavib.adapt.learner import Learner
-from metavib.adapt.prediction import RealPrediction
 from metavib.adapt.predictor import Predictor
 from metavib.adapt.trained import fingerprint
 from metavib.encoders import ExactSites, FullSites, SimplifiedSites
 from metavib.files import read_tensors, write_tensors
+from metavib.likelihoods.prediction import RealPrediction
 from metavib.methods import gp_vib
 from metavib.model import Model
 from metavib.networks import MLP, Conv4

@@ -8,7 +8,7 @@ This is where gradient-based and GP methods become the same thing. A likelihood 
 * `Normal`: independent Gaussians (GP methods). Nodes by Gauss-Hermite for one latent value a point, by reparameterised
   Monte Carlo for several.
 * `Student`: Gaussians that are known up to a factor, which they share with the noise of the outputs (groups of rows).
-  No nodes of f alone; Gaussian, log-normal or logit-normal outputs in closed form.
+  No nodes of f alone; outputs that are Gaussian, or that a link makes so, in closed form.
 
 Shapes: `(..., v, c)` for v points of c latent values; a leading dimension of nodes k before all of them. The variance
 of a `Normal` may have c = 1 where all outputs share it.
@@ -177,7 +177,7 @@ class Student(NamedTuple):
         """None: the noise shares a factor with f, which nodes of f alone know nothing of."""
         raise TypeError(
             "this likelihood has no closed form where functions and noise are known up to a common factor: take a "
-            "Gaussian, a LogNormal or a LogitNormal one."
+            "Gaussian, a LogNormal, a LogitNormal or a RootNormal one."
         )
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from metavib.adapt import believed
 from metavib.adapt.file import Kept, TaskFile, write
 from metavib.adapt.points import Batch, Support, distinct, plain_labels
-from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.predictor import FORMS, Predictor, predictor
 from metavib.adapt.trained import Trained, joined
 from metavib.encoders import GPEncoder
 from metavib.likelihoods import Softmax
+from metavib.likelihoods.prediction import ClassPrediction, Prediction
 from metavib.marginals import Marginals, Normal, Student
 from metavib.posteriors.memory import Labels, TaskMemory
 from metavib.priors import FunctionPrior
@@ -238,7 +238,11 @@ class Predictors(Mapping[Hashable, Predictor]):
         wrong[order] = believed.wrong_together(self._trained, points.select(order), group)
         if old:
             at, found = self._predicted((), old, points.x)
-            wrong[at.numpy()] = believed.wrong_beside(self._trained, points.select(at.tolist()), found)
+            known = np.zeros(len(points.x), dtype=np.int64)
+            for what, rows in old:
+                known[rows] = what.n
+            of = points.select(at.tolist())
+            wrong[at.numpy()] = believed.wrong_beside(self._trained, of, found, known[at.numpy()])
         return wrong
 
     def _ids(self, data: Any, tasks: Any, rows: int) -> list[Hashable]:

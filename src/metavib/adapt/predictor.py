@@ -25,9 +25,9 @@ from metavib.adapt import believed
 from metavib.adapt.believed import Judged
 from metavib.adapt.file import Kept, TaskFile, to_bytes, write
 from metavib.adapt.points import Batch, Support
-from metavib.adapt.prediction import Prediction
 from metavib.adapt.trained import Trained
 from metavib.likelihoods import Softmax
+from metavib.likelihoods.prediction import Prediction
 from metavib.posteriors.functions import Primal
 from metavib.posteriors.memory import Labels, TaskMemory, union
 
@@ -167,7 +167,8 @@ class Predictor(ABC):
     def _wrong(self, points: Batch) -> np.ndarray:
         """Which of some new points cannot be right, as a mask."""
         if self.n and believed.looks(self._trained):
-            return believed.wrong_beside(self._trained, points, self._predict(points.x))
+            known = np.full(len(points.x), self.n)
+            return believed.wrong_beside(self._trained, points, self._predict(points.x), known)
         return believed.wrong_together(self._trained, points, np.zeros(len(points.x), dtype=np.int64))
 
     def _check_classes(self) -> None:

@@ -22,7 +22,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.data import schema as schemas
 from metavib.data.embeddings import read_vectors
 from metavib.data.folder import class_files
@@ -31,6 +30,7 @@ from metavib.data.schema import Schema
 from metavib.data.table import Table, by_name, cells_of, in_memory, read, read_cells
 from metavib.files import naming
 from metavib.likelihoods import ClassLikelihood, Likelihood
+from metavib.likelihoods.prediction import Prediction, RealPrediction
 from metavib.random import seeded
 from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling, check_finite, tell_of_new_gaps

@@ -18,9 +18,9 @@ import numpy as np
 from metavib.adapt import file
 from metavib.adapt.file import column_of, read_each, to_bytes, write_each
 from metavib.adapt.learner import Learner, Predictor, Predictors, warn_of_tasks
-from metavib.adapt.prediction import Prediction
 from metavib.adapt.preparation import Rows
 from metavib.data.table import Table, by_name, in_memory, read
+from metavib.likelihoods.prediction import Prediction
 from metavib.training import targets
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from metavib.adapt.points import Batch, Support, distinct, plain_labels
-from metavib.adapt.prediction import ClassPrediction, Prediction, RealPrediction
 from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
 from metavib.encoders import GPEncoder
@@ -19,6 +18,7 @@ from metavib.groups import Shares
 from metavib.groups.shares import EachClass
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax, ordered
+from metavib.likelihoods.prediction import ClassPrediction, Prediction, RealPrediction
 from metavib.marginals import Marginals, Normal, Student
 from metavib.model import Model
 from metavib.networks.norm import TaskNorm

@@ -25,7 +25,6 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from metavib.adapt.learner import Learner, Predictor, Predictors
-from metavib.adapt.prediction import Prediction
 from metavib.data.schema import Schema, learn
 from metavib.data.table import INDEX, Table, by_name, cells_of, in_memory, is_missing
 from metavib.estimators import file
@@ -34,6 +33,7 @@ from metavib.estimators.pictures import one_by_one
 from metavib.estimators.tasks import Rows
 from metavib.estimators.training import Draw, History, Schedule, meta_train
 from metavib.likelihoods import Likelihood
+from metavib.likelihoods.prediction import Prediction
 from metavib.model import Model
 from metavib.objective import Objective
 from metavib.tasks import scaling as scalings

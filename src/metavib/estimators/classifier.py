@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
 from metavib.adapt.learner import Learner, Predictor, Predictors
-from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.preparation import ModelSpace
 from metavib.estimators.base import SEEDS, FewShotEstimator, check_shots, column_of
 from metavib.estimators.columns import KERNELS, Candidate, learn_columns
@@ -23,6 +22,7 @@ from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_
 from metavib.groups import learn_shares
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, Likelihood, Softmax
+from metavib.likelihoods.prediction import ClassPrediction, Prediction
 from metavib.model import Model
 from metavib.objective import vib
 from metavib.random import seeded

@@ -15,7 +15,6 @@ from torch import Generator, Tensor
 
 from metavib.adapt import believed
 from metavib.adapt.learner import Learner, Predictor
-from metavib.adapt.prediction import Prediction, RealPrediction
 from metavib.adapt.targets import warnings_of
 from metavib.estimators.base import SEEDS, FewShotEstimator, check_shots
 from metavib.estimators.outputs import Name, Reports, are_several, check_likelihood, check_values, columns_of, share_of
@@ -23,6 +22,7 @@ from metavib.estimators.tasks import WHOLE_TASKS, Rows, Shots, hold_out, row_tas
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.kernels import Kernel
 from metavib.likelihoods import Gaussian, Likelihood, Poisson, StudentT
+from metavib.likelihoods.prediction import Prediction, RealPrediction
 from metavib.model import Model
 from metavib.objective import predictive
 from metavib.random import seeded
@@ -46,15 +46,16 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     of its own, both of the columns themselves, and the marginal likelihood of the tasks says how smooth and how large
     these are (`metavib.groups`). It takes seconds, is at home with a dozen tasks and with a hundred thousand, predicts
     a task of which nothing is known yet (`predict` before any `adapt`), and leaves in `report_` how good predictions of
-    tasks held out are. Outputs (positive ones, counts, skewed ones) and skewed columns enter by their logarithms, and
-    shares (between 0 and 1) by their logits, where the marginal likelihood is for it. Predictions are in the units of y
-    all the same, those of shares between 0 and 1, those by logarithms at the mean, the median or halfway between
-    them, whichever has the smallest errors on tasks held out. Where all outputs are whole numbers and none is below
-    zero, intervals end at whole numbers, and `predict_distribution` has the probability of each. Predictions have the
+    tasks held out are. Outputs (positive ones, counts, skewed ones) enter by their logarithms or square roots, skewed
+    columns by their logarithms, and shares (between 0 and 1) by their logits, where the marginal likelihood is for it.
+    Predictions are in the units of y all the same, those of shares between 0 and 1, those by logarithms at the mean,
+    the median or halfway between them, whichever has the smallest errors on tasks held out. Where all outputs are whole
+    numbers and none is below zero, intervals end at whole numbers, and `predict_distribution` has the probability of
+    each. Predictions have the
     tails of Student's t, and are as wide as the rows of their task show: tasks held out set both
     (`metavib.groups.tails`).
     Rows that cannot be right, eight standard deviations from what all others say, are left out with a warning, in `fit`
-    and in `adapt` (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
+    and in `adapt`, unless they are most of what is known of a new task (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
     trained instead where `backbone` names one, or where the likelihood is not gaussian.
 
     Rows may have weights (`sample_weight`): the noise variance of a row is divided by its weight, as in weighted least
@@ -323,7 +324,8 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     def predict_distribution(self, X: Any, tasks: Any = None) -> Any:
         """All that is known of the outputs of some rows, in the units of y: densities, quantiles, mean and variance.
 
-        A `metavib.adapt.prediction.RealPrediction`; of several outputs, a dictionary of one for each, by its name.
+        It is a `metavib.likelihoods.prediction.RealPrediction`; of several outputs, a dictionary of one for each, by
+        its name.
         """
         if self._several:
             return {name: one.predict_distribution(X, tasks) for name, one in self.estimators_.items()}

@@ -2,8 +2,9 @@ r"""How the prior of new groups is learned: the evidence of the groups sets the 
 
 1. The parameters $\theta$ of the features, and the noise, maximise the evidence of the groups (times a weak prior), by
    L-BFGS: `fit_features`. With few groups that is all that can be known. The evidence also says whether skewed columns
-   enter by their logarithms, and whether outputs do, or shares by their logits: with $z = t(y)$ it is $\log p(z) +
-   \sum_j \log t'(y_j)$, a density of the outputs in every case, so that the largest is the best: `choose`.
+   enter by their logarithms, and whether outputs do, or by their square roots, or shares by their logits: with $z =
+   t(y)$ it is $\log p(z) + \sum_j \log t'(y_j)$, a density of the outputs in every case, so that the largest is the
+   best: `choose`.
 2. The covariance $\Sigma$ of a group's own weights, which the kernels say is I, has an inverse Wishart prior around
    that: $\Sigma \mid v_{1..G}$ has the mode $(c\,q\,I + \sum_i E[v_i v_i^\top]) / (c\,q + G)$. Many groups end at the
    covariance they have, whatever the kernels said; c, how much the kernels count, is the one under which groups held
@@ -41,12 +42,13 @@ from metavib.groups.rows import Block, blocks, members
 from metavib.groups.start import begin
 from metavib.groups.tails import tails
 from metavib.model import Model
-from metavib.tasks.scaling import Edge, Link, Outputs, as_they_are, banded, edged
+from metavib.tasks.scaling import Edge, Link, Outputs, as_they_are, banded, edged, rooted
 
 ITERATIONS = 40  # of L-BFGS
 FIRST, FIRST_ROWS = 15, 300  # iterations and rows that the best of several ways is chosen by
-CONVINCING = 3.0  # nats of evidence for logarithms in the place of columns or outputs themselves
-EVIDENCE_ROWS, EVIDENCE_EACH = 1000, 40  # rows of all groups, and of each, that set the kernels' parameters
+CONVINCING = 3.0  # nats of evidence that anything else in the place of columns, or of outputs, must bring
+ANSCOMBE = 0.375  # by which counts are larger under a square root
+EVIDENCE_ROWS, EVIDENCE_EACH = 2000, 40  # rows of all groups, and of each, that set the kernels' parameters
 REFINE_ROWS, REFINE_EACH = 15_000, 60  # those that set the covariance
 SHARED_ROWS, SHARED_EACH = 100_000, 500  # those that set the shared function
 OWN = 30  # q, directions of a group's own function
@@ -203,7 +205,7 @@ def _within(y: Tensor, group: np.ndarray) -> float:
     return max(0.3 * float(np.sum((values - means[group]) ** 2)) / max(len(values) - len(counts), 1), 1e-3)
 
 
-# Columns and outputs: themselves, their logarithms, or their logits
+# Columns and outputs: themselves, or their logarithms, square roots or logits
 
 
 class Chosen(NamedTuple):
@@ -214,8 +216,13 @@ class Chosen(NamedTuple):
     link: Link | None
     evidence: float
 
+    @property
+    def changes(self) -> int:
+        """How many of the two are something else than themselves: columns, and outputs."""
+        return (self.features.sizes.warped > 0) + (self.link is not None)
+
     def z(self, y: Tensor) -> Tensor:
-        """Outputs as they enter: themselves, their logarithms, or their logits."""
+        """Outputs as they enter: themselves, or what the link makes of them."""
         return y if self.link is None else self.link.standardise(y)
 
 
@@ -235,17 +242,23 @@ def edges(y: Float[Tensor, " rows"], zero: float) -> list[float]:
     """
     if float(y.min()) < zero or len(torch.unique(y)) <= VALUES:
         return []
-    above, low = y[y > zero] - zero, zero
-    if len(above) < len(y):
-        low = zero - max(float(above.min()), NEAR * float(above.median()))
+    low = zero - (step(y, zero) if float(y.min()) == zero else 0.0)
     return [low - (float(y.median()) - low), low]
 
 
+def step(y: Float[Tensor, " rows"], zero: float) -> float:
+    """How far the smallest output above zero lies from it; not so little that it would be an error of rounding."""
+    above = y[y > zero] - zero
+    return max(float(above.min()), NEAR * float(above.median()))
+
+
 def links(y: Float[Tensor, " rows"], zero: float, one: float = inf) -> list[Link]:
-    """What outputs may become before they are Gaussian: logits of shares, and logarithms of distances from edges.
+    """What outputs may become before they are Gaussian: logits, square roots, logarithms of distances from edges.
 
     Outputs may be shares where none is below zero or above one, and some reach the upper half. (Where none does, logits
-    are logarithms all but exactly, and outputs may be amounts that have no upper end.)
+    are logarithms all but exactly, and outputs may be amounts that have no upper end.) Square roots are those of the
+    outputs themselves or, where some are zero, of outputs that are larger by 3/8 of the smallest other one, under which
+    counts of a Poisson law have the same variance wherever they are (Anscombe 1948).
 
     Args:
         y: outputs.
@@ -255,11 +268,14 @@ def links(y: Float[Tensor, " rows"], zero: float, one: float = inf) -> list[Link
     Example:
         >>> amounts, shares = torch.tensor([1.0, 2, 3, 5, 7, 9]), torch.tensor([0.0, 0.1, 0.3, 0.5, 0.8, 0.9])
         >>> [[type(link).__name__ for link in links(y, 0.0, 1.0)] for y in (amounts, shares)]
-        [['Edge', 'Edge'], ['Band', 'Edge', 'Edge']]
+        [['Root', 'Edge', 'Edge'], ['Band', 'Root', 'Edge', 'Edge']]
     """
-    found: list[Link] = [edged(y, edge) for edge in edges(y, zero)]
-    share = bool(found) and (zero + one) / 2 < float(y.max()) <= one
-    return [banded(y, zero, one), *found] if share else found
+    logs = [edged(y, edge) for edge in edges(y, zero)]
+    if not logs:
+        return []
+    below = ANSCOMBE * step(y, zero) if float(y.min()) == zero else 0.0
+    share = (zero + one) / 2 < float(y.max()) <= one
+    return [*([banded(y, zero, one)] if share else []), rooted(y, zero - below), *logs]
 
 
 def choose(
@@ -273,8 +289,8 @@ def choose(
 ) -> Chosen:
     """The features that the evidence of the groups is for, with columns and outputs as they are or not.
 
-    Each way is followed for a few steps, and the best of them to its end. What is simpler is given up only for
-    `CONVINCING` more.
+    Each way is followed for a few steps, and the best of them to its end. Columns and outputs as they are, each, are
+    given up only for `CONVINCING` more.
 
     Args:
         x: rows `(rows, d)`.
@@ -293,8 +309,7 @@ def choose(
     if len(ways) > 1:
         some = sample(sets, FIRST_ROWS, EVIDENCE_EACH, random)
         ways = [follow(way, x, y, weight, some, FIRST) for way in ways]
-        most = max(way.evidence for way in ways)
-        best = next(way for way in ways if way.evidence >= most - CONVINCING)  # they are in order of simplicity
+        best = max(ways, key=lambda way: way.evidence - CONVINCING * way.changes)
         iterations = ITERATIONS - FIRST
     return follow(best, x, y, weight, sample(sets, EVIDENCE_ROWS, EVIDENCE_EACH, random), iterations)
 

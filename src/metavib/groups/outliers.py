@@ -10,7 +10,9 @@ looked at again, until none is: one wrong row makes right ones look wrong, but n
 noise one row in $10^{15}$ is so far off, so that a table without gross errors loses nothing.
 
 In learning, standard deviations are those that the middle half of all rows shows: wrong rows make the noise that is
-learned from them larger, and so look better than they are.
+learned from them larger, and so look better than they are. A new group is another matter. Where more than half of its
+rows are so far off, and a single one is, it is the group that is unlike all others (one state has ten times the murders
+of the rest), and its rows are believed: `believable`. The tails of its predictions then say how little is known of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -90,6 +92,17 @@ def outliers(
             aside |= furthest
         wrong[rest.block.places[aside].numpy()] = True
     return wrong
+
+
+def believable(far: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Which rows are of groups of which more than half of the rows are far off, as a mask.
+
+    Example:
+        >>> believable(np.array([True, True, False, True, True, False]), np.array([0, 1, 1, 2, 2, 2]))
+        array([ True, False, False,  True,  True,  True])
+    """
+    counts, rows = np.bincount(group, far), np.bincount(group)
+    return (2 * counts > rows)[group]
 
 
 @torch.no_grad()

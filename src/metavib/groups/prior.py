@@ -8,9 +8,9 @@ $$f \sim GP(\phi(x)^\top \hat w,\; z(x)^\top z(x')), \qquad
 z(x) = [\phi(x),\, \psi(x)]\, R, \qquad R R^\top = \begin{pmatrix} V & \\ & \Sigma \end{pmatrix}.$$
 
 This is eq. 33. In the one bound this is a choice of prior alone: encoder (exact sites) and likelihood (Gaussian, or
-log-normal or logit-normal where outputs have an edge or a band) are those of GP-VIB, and a posterior given some rows is
-that of `metavib.posteriors`, primal or dual, of constant size and additive. No rows give the prior, which is what is
-known of a group before its first row.
+Gaussian in what a link makes of the outputs) are those of GP-VIB, and a posterior given some rows is that of
+`metavib.posteriors`, primal or dual, of constant size and additive. No rows give the prior, which is what is known of a
+group before its first row.
 """
 
 from collections.abc import Mapping
@@ -23,20 +23,22 @@ from metavib.encoders import ExactSites
 from metavib.groups.evidence import Shared
 from metavib.groups.features import Features, Sizes, squared_distances
 from metavib.kernels import Given
-from metavib.likelihoods import Gaussian, LogitNormal, LogNormal, Warped
+from metavib.likelihoods import Gaussian, LogitNormal, LogNormal, RootNormal, Warped
 from metavib.methods import gp_vib
 from metavib.model import Model
 from metavib.networks import Backbone
 from metavib.networks.layers import Positive
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Inputs
-from metavib.tasks.scaling import Band, Edge, Link
+from metavib.tasks.scaling import Band, Edge, Link, Root
 
 NEGLIGIBLE = 1e-5  # directions that add less than this share of the noise variance to a prediction are left out of z
 BODY = "prior.network.body."  # where the tensors of a `Hierarchy` stand among those of its model
 FREEDOM, START = "prior.kernel.degrees", "prior.kernel.start"
 LENGTH = 1.5  # of the kernel between inputs and anchors, of columns of variance 1
 FLOOR = 1e-6  # of the noise variance, of outputs of variance 1
+Law = type[LogNormal] | type[LogitNormal] | type[RootNormal]
+LINKED: dict[type[Link], Law] = {Edge: LogNormal, Band: LogitNormal, Root: RootNormal}
 
 
 class Hierarchy(Backbone):
@@ -102,22 +104,22 @@ def empty(
 
 
 def likelihood(noise: float, link: Link | None) -> Gaussian | Warped:
-    """The noise of a group's outputs: Gaussian, log-normal where they have an edge, or logit-normal in a band."""
+    """The noise of a group's outputs: Gaussian, as they are or in what a link makes of them."""
     noise = max(noise, 2 * FLOOR)
     if link is None:
         return Gaussian(noise, floor=FLOOR).double()
-    found = (LogNormal if isinstance(link, Edge) else LogitNormal)(noise, floor=FLOOR).double()
+    found = LINKED[type(link)](noise, floor=FLOOR).double()
     for name, value in link._asdict().items():
         found.get_buffer(name).copy_(value)
     return found
 
 
 def link_of(model: Model) -> Link | None:
-    """The edge or the band of a model's outputs, where they have one."""
+    """What a model's outputs become, where that is not the outputs themselves."""
     found = model.likelihood
     if not isinstance(found, Warped):
         return None
-    kind = Edge if isinstance(found, LogNormal) else Band
+    kind = next(kind for kind, law in LINKED.items() if isinstance(found, law))
     return kind(*(found.get_buffer(name) for name in kind._fields))
 
 
@@ -160,7 +162,8 @@ def like(state: Mapping[str, Tensor]) -> Model:
     if bounded and shape(f"{BODY}phi.ends", 2) != (2, columns):
         raise ValueError(f"the ends of inputs are not two of each of the {columns} columns of the table")
     sizes = Sizes(columns, curved, varying, own_curved, points, own_points, warped, int(bounded))
-    kind = Edge if "likelihood.edge" in state else Band if "likelihood.first" in state else None
+    kinds = (kind for kind in LINKED if all(f"likelihood.{name}" in state for name in kind._fields))
+    kind = next(kinds, None)
     link = None if kind is None else kind(*torch.ones(len(kind._fields), dtype=torch.float64))
     freedom = None
     if FREEDOM in state:
@@ -194,7 +197,7 @@ def hierarchical(
         own: $\Sigma^{1/2}$.
         noise: variance of the outputs around a group's function.
         sample: inputs over which a direction must matter to be kept in z.
-        link: the edge or the band of the outputs, where these are log-normal or logit-normal around the function.
+        link: what outputs become before they are Gaussian around the function, where that is not themselves.
 
     Example:
         A constant of 2 that all groups share, all but known, and a level and a line of each group.
@@ -287,11 +290,12 @@ def columns_of(model: Model, x: Float[Tensor, "rows d"]) -> Float[Tensor, "rows 
 
 
 def logarithms(model: Model) -> str:
-    """Of what logarithms and logits are taken, in a sentence each; nothing where of none."""
+    """Of what logarithms, square roots and logits are taken, in a sentence each; nothing where of none."""
     sizes, link = _hierarchy(model).phi.sizes, link_of(model)
     of = ["the outputs"] if isinstance(link, Edge) else []
     of += [f"{sizes.warped} of {sizes.columns} columns"] if sizes.warped else []
     said = [f"Logarithms are taken of {' and of '.join(of)}."] if of else []
+    said += ["Square roots are taken of the outputs."] if isinstance(link, Root) else []
     said += ["Logits are taken of the outputs, which lie between 0 and 1."] if isinstance(link, Band) else []
     return " ".join(said)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metavib.groups.prior import lifted
 from metavib.likelihoods import Gaussian, Warped
+from metavib.likelihoods.prediction import RealPrediction
 from metavib.marginals import Normal, Student
 from metavib.model import Model
 from metavib.tasks.inputs import Points
@@ -19,6 +20,7 @@ from metavib.tasks.task import Examples, Task
 KNOWN = (0, 1, 3, 5, 10)  # K, rows known of a group
 GROUPS, QUERIES = 200, 30  # groups held out, and rows of each predicted
 LIFTS = (1.0, 0.5, 0.0)  # where predicted outputs may lie between those at the median of the function, and the mean
+LEVEL = 0.9  # of intervals
 AKAIKE = 1.0  # what a parameter costs, in the logarithm of the error times the number of groups
 
 
@@ -63,13 +65,6 @@ class Report(NamedTuple):
 
     rows: list[Row]
     logarithms: str = ""
-
-    def scaled(self, scale: float) -> "Report":
-        """The same in other units of the outputs."""
-        each = [
-            r._replace(**{n: scale * getattr(r, n) for n in ("rmse", "width", "shared", "alone")}) for r in self.rows
-        ]
-        return self._replace(rows=each)
 
     def __str__(self) -> str:
         titles = (
@@ -124,17 +119,13 @@ def report(
         rmse, of_all, of_each = (float((w * e.square()).sum().sqrt()) for e in (error, shared, alone))
         coverage = float((w * inside).sum())
         found.append(Row(known, groups, rmse, coverage, float((w * width).sum()), of_all, of_each))
-    return Report(found).scaled(float(units.scale))
+    return Report(found)
 
 
 def _predicted(
     model: Model, orders: list[np.ndarray], known: int, x: Tensor, y: Tensor, weight: Tensor, units: Outputs
 ) -> tuple[Tensor, ...] | None:
-    """Errors, those of the two baselines, whether 90 % intervals hold, how wide they are, and weights, of all rows.
-
-    Whole numbers are predicted as `metavib.adapt.prediction.RealPrediction` does it: not below zero, by intervals that
-    end at whole numbers.
-    """
+    """Errors, those of the two baselines, whether 90 % intervals hold, how wide they are, and weights, of all rows."""
     if not orders:
         return None
     longest = min(QUERIES, max(len(o) for o in orders) - known)
@@ -147,18 +138,17 @@ def _predicted(
     assert isinstance(likelihood, Gaussian | Warped)
     known_rows = Examples(x[support], y[support], all_real)
     q = model.encoder(known_rows, at, model.prior, likelihood, weight=w).marginals()
-    mean, _ = likelihood.predict(q)
     assert isinstance(q, Normal | Student)
-    quantiles = torch.stack([likelihood.predictive_quantile(q, p) for p in (0.05, 0.95)])
-    low, high = units.standardise(units.rounded(units.restore(quantiles))) if units.whole else quantiles
-    mean = mean.clamp(min=units.zero) if units.whole else mean
+    q = type(q)(*(t[real] for t in q))
+    found = RealPrediction(q, likelihood, *likelihood.predict(q)).restored(units)
     first = Examples(x[support[:, :0]], y[support[:, :0]], all_real[:, :0])
     shared, _ = likelihood.predict(model(Task(first, Examples(x[query], y[query], real))))
     alone = _ridge(x[support], y[support], x[query], w)
-    truth = y[query]
-    inside = (low - units.half <= truth) & (truth <= high + units.half)  # whole numbers hold what is around them
-    columns = (mean - truth, shared - truth, alone - truth, inside, high - low, weight[query])
-    return tuple(t[real] for t in columns)
+    truth = units.restore(y[query][real])
+    truth = truth.round() if units.whole else truth
+    low, high = found.interval(LEVEL)
+    errors = (each - truth for each in (found.mean, units.restore(shared[real]), units.restore(alone[real])))
+    return *errors, (low <= truth) & (truth <= high), high - low, weight[query][real]
 
 
 def _ridge(x: Tensor, y: Tensor, at: Tensor, weight: Tensor) -> Tensor:

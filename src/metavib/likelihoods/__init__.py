@@ -9,6 +9,7 @@ predictions are judged by; and its predictions.
 | `Gaussian` | real | 1 | closed form |
 | `LogNormal` | real, on one side of an edge: positive, skewed | 1 | closed form |
 | `LogitNormal` | real, between two ends: shares | 1 | closed form |
+| `RootNormal` | real, from an edge upwards: counts, growth | 1 | closed form |
 | `StudentT` | real, with outliers | 1 | over the mixing variable of the t distribution |
 | `Poisson` | counts | 1 | around the mode of the integrand |
 | `Bernoulli` | two classes | 1 | a mixture of probit functions |
@@ -25,6 +26,7 @@ from metavib.likelihoods.classes import ordered as ordered
 from metavib.likelihoods.gaussian import Gaussian as Gaussian
 from metavib.likelihoods.gaussian import LogitNormal as LogitNormal
 from metavib.likelihoods.gaussian import LogNormal as LogNormal
+from metavib.likelihoods.gaussian import RootNormal as RootNormal
 from metavib.likelihoods.gaussian import Warped as Warped
 from metavib.likelihoods.integrated import Poisson as Poisson
 from metavib.likelihoods.integrated import StudentT as StudentT

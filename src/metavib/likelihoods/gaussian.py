@@ -1,8 +1,8 @@
-"""Likelihoods in closed form: Gaussian outputs, and such as a link makes Gaussian (log-normal, logit-normal)."""
+"""Likelihoods in closed form: Gaussian outputs, and such as a link makes Gaussian (by logarithms, logits or roots)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import log, pi
+from math import log, pi, sqrt
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from metavib.linalg import root
 from metavib.marginals import Marginals, Normal, Student
 from metavib.networks.layers import Positive, lift
 from metavib.random import Noise
-from metavib.tasks.scaling import Band, Edge, Link
+from metavib.tasks.scaling import Band, Edge, Link, Root
 
 SHARE_NODES = 100  # an error below 1e-6 for standard deviations of a logit up to 10
 BEYOND, RARE = 2.0, 2.0  # how much further from its edge than any seen, and how rare, a log-normal output is in a mean
@@ -132,12 +132,12 @@ class Warped(RealLikelihood, ABC):
         floor: lower bound of the variance.
 
     Example:
-        >>> from metavib.likelihoods import LogitNormal, LogNormal, Warped
-        >>> [issubclass(kind, Warped) for kind in (LogNormal, LogitNormal)]
-        [True, True]
+        >>> from metavib.likelihoods import LogitNormal, LogNormal, RootNormal, Warped
+        >>> [issubclass(kind, Warped) for kind in (LogNormal, LogitNormal, RootNormal)]
+        [True, True, True]
     """
 
-    def __init__(self, noise: float, kind: type[Edge] | type[Band], units: Sequence[float], *, floor: float) -> None:
+    def __init__(self, noise: float, kind: type[Link], units: Sequence[float], *, floor: float) -> None:
         super().__init__()
         self.normal = Gaussian(noise, floor=floor)
         self._kind = kind
@@ -327,3 +327,52 @@ class LogitNormal(Warped):
             first, second = first + weight * off, second + weight * off.square()
         width = high - low
         return low + width * (median + first), width.square() * (second - first.square()).clamp(min=0)
+
+
+class RootNormal(Warped):
+    r"""Outputs from an edge upwards, whose distance from it has a Gaussian square root: counts, and growth.
+
+    Here $z = (\sqrt{y - e} - c) / b$ (`metavib.tasks.scaling.Root`), and $y = e + \max(r, 0)^2$ with $r = c + b z$:
+    what would lie below the root of 0 is the edge itself. Means and variances are those of y.
+
+    Args:
+        noise: starting value of the variance of z.
+        root: e, c, b, and the smallest distance from the edge that was seen.
+        floor: lower bound of the variance.
+
+    Example:
+        The mean of a square is the square of the mean, and the variance.
+
+        >>> import torch
+        >>> from metavib.likelihoods import RootNormal
+        >>> from metavib.marginals import Normal
+        >>> likelihood, q = RootNormal(0.5), Normal(torch.full((1, 1), 5.0), torch.full((1, 1), 0.5))
+        >>> round(likelihood.predict(q)[0].item(), 2), round(likelihood.predictive_quantile(q, 0.5).item(), 2)
+        (26.0, 25.0)
+    """
+
+    def __init__(
+        self, noise: float = 1.0, *, root: tuple[float, ...] = (0.0, 0.0, 1.0, 1e-6), floor: float = 1e-3
+    ) -> None:
+        super().__init__(noise, Root, root, floor=floor)
+
+    def moments_of(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Of $e + \max(r, 0)^2$ with $r \sim N(m, s^2)$, $m = c + b\mu$, $s^2 = b^2 v$.
+
+        With $a = m / s$ they follow from
+
+        $$E[\max(r, 0)^2] = (m^2 + s^2)\, \Phi(a) + m s\, \varphi(a), \qquad
+        E[\max(r, 0)^4] = (m^4 + 6 m^2 s^2 + 3 s^4)\, \Phi(a) + (m^3 s + 5 m s^3)\, \varphi(a)$$
+        """
+        units = self.units
+        assert isinstance(units, Root)
+        edge, centre, spread, _ = units
+        m, s2 = centre + spread * mean, spread.square() * var
+        s = s2.clamp(min=1e-24).sqrt()
+        a = m / s
+        above, at = torch.special.ndtr(a), (-0.5 * a * a).exp() / sqrt(2 * pi)
+        first = (m.square() + s2) * above + m * s * at
+        second = (m**4 + 6 * m.square() * s2 + 3 * s2.square()) * above + (m**3 * s + 5 * m * s**3) * at
+        # Where all of it is above the edge, the variance in a form without cancellation.
+        free = 4 * m.square() * s2 + 2 * s2.square()
+        return edge + first, torch.where(a > 8, free, (second - first.square()).clamp(min=0))

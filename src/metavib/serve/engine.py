@@ -14,11 +14,11 @@ from torch import Tensor
 from metavib.adapt.believed import Judged
 from metavib.adapt.learner import Learner, Predictor
 from metavib.adapt.points import Batch
-from metavib.adapt.prediction import ClassPrediction, Prediction
 from metavib.adapt.predictor import Memorised
 from metavib.adapt.preparation import Pictures, Rows
 from metavib.data.archive import FORMATS
 from metavib.data.schema import Number
+from metavib.likelihoods.prediction import ClassPrediction, Prediction
 from metavib.training import run_folder
 from metavib.training.config import TABLE, Config, read
 

@@ -17,10 +17,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from metavib.adapt import believed
 from metavib.adapt.learner import Learner, Predictors
-from metavib.adapt.prediction import ClassPrediction, RealPrediction
 from metavib.adapt.preparation import Rows
 from metavib.data.schema import Moment, Number, days
 from metavib.data.table import Table
+from metavib.likelihoods.prediction import ClassPrediction, RealPrediction
 from metavib.show.plots import BAND, COLOURS, INK, MEAN, STYLE
 from metavib.tasks.table import split_tasks
 from metavib.training.config import Config
@@ -102,10 +102,13 @@ class _World:
     def adapted(self, support: np.ndarray) -> Predictors:
         """What the run knows of groups after some of their rows; which of these cannot be right is kept in mind."""
         trained, group = self.learner.trained, np.unique(self.ids[support], return_inverse=True)[1]
-        wrong = believed.wrong_together(trained, trained.points(self._rows(support)), group)
+        with warnings.catch_warnings():  # of rows that are believed: these are drawn as they are
+            warnings.simplefilter("ignore", UserWarning)
+            wrong = believed.wrong_together(trained, trained.points(self._rows(support)), group)
+            right = support[~wrong]
+            found = self.learner.adapt_many(self._rows(right), self.ids[right])
         self.left_out |= set(support[wrong].tolist())
-        right = support[~wrong]
-        return self.learner.adapt_many(self._rows(right), self.ids[right])
+        return found
 
     def tell(self) -> None:
         """Warns of rows that were not learned from since they cannot be right, by their places in the file."""

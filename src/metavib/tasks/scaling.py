@@ -232,7 +232,55 @@ def banded(y: Tensor, low: float, high: float) -> Band:
     return Band(*ends, logits.mean(), logits.std(correction=0).clamp(min=1e-6), first, last)
 
 
-Link = Edge | Band
+class Root(NamedTuple):
+    r"""Numbers from an edge upwards, by the square root of their distance from it: $z = (\sqrt{y - e} - c) / b$.
+
+    Counts have a noise that grows as their square root does, and growth slows down: a square root does less to either
+    than a logarithm. z has mean 0 and variance 1; what comes back from below the root of 0 is the edge itself. The
+    slope of a square root has no bound at the edge: nearer than `least`, the smallest distance that was seen, it is
+    taken to be what it is there.
+
+    Example:
+        >>> heights = rooted(torch.tensor([1.0, 4.0, 9.0]), 0.0)
+        >>> z = heights.standardise(torch.tensor([1.0, 4.0, 25.0]))
+        >>> [round(v, 3) for v in z.tolist()], [round(v, 3) for v in heights.restore(z).tolist()]
+        ([-1.225, 0.0, 3.674], [1.0, 4.0, 25.0])
+        >>> heights.restore(torch.tensor(-9.0)).item()
+        0.0
+    """
+
+    edge: Tensor
+    centre: Tensor
+    spread: Tensor
+    least: Tensor
+
+    def standardise(self, y: Tensor) -> Tensor:
+        """z of y; that of the edge for numbers below it."""
+        return ((y - self.edge).clamp(min=0).sqrt() - self.centre) / self.spread
+
+    def restore(self, z: Tensor) -> Tensor:
+        """y of z."""
+        return self.edge + (self.centre + self.spread * z).clamp(min=0).square()
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        r"""$\log dz/dy$, which is added to a log density of z to make it one of y; $-\infty$ below the edge."""
+        slope = -0.5 * (4 * (y - self.edge).maximum(self.least)).log() - self.spread.log()
+        return slope.masked_fill(y < self.edge, float("-inf"))
+
+    def within(self, p: Tensor, y: Tensor) -> Tensor:
+        """Probabilities of outputs up to y: p from the edge on, and 0 below it."""
+        return p.masked_fill(y < self.edge, 0.0)
+
+
+def rooted(y: Tensor, edge: float) -> Root:
+    """Learns the mean and deviation of square roots from numbers `y (n,)`, none of them below an edge."""
+    distance = y - edge
+    roots = distance.sqrt()
+    spread = roots.std(correction=0).clamp(min=1e-6)
+    return Root(torch.full_like(spread, edge), roots.mean(), spread, distance[distance > 0].min())
+
+
+Link = Edge | Band | Root
 """What outputs become, where these are not Gaussian as they are."""
 
 

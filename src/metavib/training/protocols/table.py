@@ -439,10 +439,10 @@ class Table(Experiment):
         if isinstance(likelihood, RealLikelihood):
             mean, _ = likelihood.predict(q, noise)
             pit = likelihood.predictive_cdf(q, y, noise)
-            if y_scaling.whole:  # as predictions of whole numbers are, whose intervals hold their ends
+            if y_scaling.whole:  # as predictions of whole numbers are, whose intervals go by mid-P values
                 sides, mean = (y_scaling.half, y_scaling.zero), mean.clamp(min=y_scaling.zero)
                 log_p = metrics.log_density(likelihood.log_mass(q, y, *sides), mask)
-                pit = torch.full_like(pit, 0.5).clamp(*likelihood.around(q, y, *sides))
+                pit = torch.stack(likelihood.around(q, y, *sides)).mean(0)
             scores = {"mse": y_scaling.restore_variance(metrics.mse(mean, y, mask)), "log_density": log_p}
             scores |= {f"coverage_{round(100 * level)}": metrics.coverage(pit, level, mask) for level in LEVELS}
         else:

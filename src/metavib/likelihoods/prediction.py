@@ -1,4 +1,4 @@
-r"""What a predictor says of new points: a distribution over real outputs, or over classes."""
+r"""$p(y \mid D_t)$, what is predicted of new points: a distribution over real outputs, or over classes."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from metavib.likelihoods import Gaussian, LogitNormal, Poisson, RealLikelihood, Warped
+from metavib.likelihoods.gaussian import Gaussian, LogitNormal, Warped
+from metavib.likelihoods.integrated import Poisson
+from metavib.likelihoods.likelihood import RealLikelihood
 from metavib.marginals import Marginals, Normal, Student
 from metavib.tasks.scaling import Outputs, as_they_are
 
@@ -27,8 +29,9 @@ class RealPrediction:
     """p(y | D_t) of real or count outputs at v points, in the units of the outputs.
 
     Where outputs are whole numbers (`units.whole`), so is what is predicted: the probability of k is that of all that
-    is nearer to k than to its neighbours (and of 0 that of all below a half). So quantiles are whole numbers,
-    `log_density` is the logarithm of a probability, as under a Poisson likelihood, and means are not below zero.
+    is nearer to k than to its neighbours (and of 0 that of all below a half). So quantiles and ends of intervals are
+    whole numbers, `log_density` is the logarithm of a probability, as under a Poisson likelihood, and means are not
+    below zero.
 
     Args:
         q: the marginals of the latent function, in the model's own space.
@@ -62,10 +65,31 @@ class RealPrediction:
         return replace(found, mean=mean.clamp(min=0) if units.whole else mean)
 
     def interval(self, level: float = 0.95) -> Interval:
-        r"""The central interval: each side of it holds $(1 - \mathrm{level}) / 2$; for counts at most that."""
+        r"""The central interval: each side of it holds $(1 - \mathrm{level}) / 2$.
+
+        No interval of whole numbers holds just so much. One from quantile to quantile would hold more, and of few
+        numbers much more. So an end is left out where more than half of its probability lies outside: k is in the
+        interval where $P(Y < k) + P(Y = k) / 2$ (the mid-P value) is neither below the one side nor above the other;
+        the median is, where no number would be.
+        """
         if not 0 < level < 1:
             raise ValueError(f"the level of an interval lies between 0 and 1; got {level}.")
-        return Interval(self.quantile((1 - level) / 2), self.quantile((1 + level) / 2))
+        below, upto = (1 - level) / 2, (1 + level) / 2
+        low, high = self.quantile(below), self.quantile(upto)
+        if not self.discrete:
+            return Interval(low, high)
+        low, high = low + (self._middle(low) < below).to(low), high - (self._middle(high) > upto).to(high)
+        empty, median = low > high, self.quantile(0.5)
+        return Interval(torch.where(empty, median, low), torch.where(empty, median, high))
+
+    @property
+    def discrete(self) -> bool:
+        """Whether outputs are whole numbers."""
+        return self.units.whole or isinstance(self.likelihood, Poisson)
+
+    def _middle(self, k: Tensor) -> Tensor:
+        r"""$P(Y < k) + P(Y = k) / 2$ of whole numbers."""
+        return (self.cdf(k - 1) + self.cdf(k)) / 2
 
     def quantile(self, p: float) -> Float[Tensor, " v"]:
         r"""The smallest y with $P(Y \le y) \ge p$: in closed form where there is one, else by bisection of eq. 21."""
