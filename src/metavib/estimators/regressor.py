@@ -55,8 +55,9 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
     tails of Student's t, and are as wide as the rows of their task show: tasks held out set both
     (`metavib.groups.tails`).
     Rows that cannot be right, eight standard deviations from what all others say, are left out with a warning, in `fit`
-    and in `adapt`, unless they are most of what is known of a new task (`metavib.groups.outliers`). All options from `hidden` to `patience` are those of networks, which are
-    trained instead where `backbone` names one, or where the likelihood is not gaussian.
+    and in `adapt`, unless they are most of what is known of a new task (`metavib.groups.outliers`). All options from
+    `hidden` to `patience` are those of networks, which are trained instead where `backbone` names one, or where the
+    likelihood is not gaussian.
 
     Rows may have weights (`sample_weight`): the noise variance of a row is divided by its weight, as in weighted least
     squares. Weights are relative to their mean in `fit` (1, where it had none): a row without a weight, and one that is
