@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 import benchmarks.tables.__main__ as command
-from benchmarks.tables import classification, data, protocol, regression, report, run
+from benchmarks.tables import classification, data, lists, protocol, regression, report, run
 
 
 def made(kind: str = "real", *, groups: int = 12, rows: int = 14, seed: int = 0) -> data.Table:
@@ -27,12 +27,12 @@ def made(kind: str = "real", *, groups: int = 12, rows: int = 14, seed: int = 0)
 
 def test_no_table_is_both_chosen_on_and_measured() -> None:
     """The three lists have no data set in common, whatever a table is called."""
-    of = [{(s.package, s.item) for s in part.values()} for part in (data.BENCHMARK, data.DEVELOPMENT, data.RESERVE)]
+    of = [{(s.package, s.item) for s in part.values()} for part in (lists.BENCHMARK, lists.DEVELOPMENT, lists.RESERVE)]
     assert not of[0] & of[1] and not of[0] & of[2] and not of[1] & of[2]
-    assert len(data.EVERY) == len(data.BENCHMARK) + len(data.DEVELOPMENT) + len(data.RESERVE)
+    assert len(lists.EVERY) == len(lists.BENCHMARK) + len(lists.DEVELOPMENT) + len(lists.RESERVE)
 
 
-@pytest.mark.parametrize(("option", "expected"), [("--development", data.DEVELOPMENT), ("--reserve", data.RESERVE)])
+@pytest.mark.parametrize(("option", "expected"), [("--development", lists.DEVELOPMENT), ("--reserve", lists.RESERVE)])
 def test_each_list_is_an_option(option, expected, tmp_path, monkeypatch, capsys) -> None:
     asked: list[str] = []
     monkeypatch.setattr(command, "measure", lambda names, *_, **__: asked.extend(names) or [])
@@ -143,14 +143,16 @@ def test_chance_is_larger_where_labels_of_a_group_go_together() -> None:
 
 def test_what_defaults_are_chosen_on_is_not_what_they_are_measured_on() -> None:
     """No table of one list is in another, under whatever name."""
-    places = [{(s.package, s.item) for s in each.values()} for each in (data.BENCHMARK, data.DEVELOPMENT, data.RESERVE)]
+    places = [
+        {(s.package, s.item) for s in each.values()} for each in (lists.BENCHMARK, lists.DEVELOPMENT, lists.RESERVE)
+    ]
     assert not places[0] & places[1] and not places[0] & places[2] and not places[1] & places[2]
-    assert {s.kind for s in data.DEVELOPMENT.values()} == {"real", "classes", "new"}
+    assert {s.kind for s in lists.DEVELOPMENT.values()} == {"real", "classes", "new"}
 
 
 def test_some_groups_of_a_large_table() -> None:
     frame = pd.DataFrame({"g": np.repeat(list("abcdef"), 9), "t": np.arange(54)})
-    some = data._some_groups(4, "g", rows=5)(frame)
+    some = lists._some_groups(4, "g", rows=5)(frame)
     assert some.groupby("g")["t"].nunique().tolist() == [5] * 4
     assert (frame.set_index("t")["g"].loc[some["t"]].to_numpy() == some["g"].to_numpy()).all()
 
@@ -198,14 +200,14 @@ def test_peers_give_probabilities(name) -> None:
 def test_what_has_not_changed_is_not_run_again(tmp_path, monkeypatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(data, "load", lambda name: made())
-    monkeypatch.setitem(data.EVERY, "made", data.Source("", "", "", ""))
+    monkeypatch.setitem(lists.EVERY, "made", lists.Source("", "", "", ""))
     monkeypatch.setattr(run, "methods", lambda kind: {"group mean": regression.GroupMean})
     first = run.measure(["made"], tmp_path, tell=told.append)
-    assert len(told) == len(first) == protocol.SPLITS
+    assert len(told) == len(first) == 5
     assert run.measure(["made"], tmp_path, tell=told.append) == first
-    assert len(told) == protocol.SPLITS
+    assert len(told) == 5
     path = next(tmp_path.rglob("0-*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "another"}))
     run.measure(["made"], tmp_path, tell=told.append)
-    assert len(told) == protocol.SPLITS + 1
-    assert "group mean" in report.report(first, "group mean")
+    assert len(told) == 5 + 1
+    assert "group mean" in report.report(first, "group mean", "Made up.")

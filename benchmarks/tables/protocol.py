@@ -19,7 +19,6 @@ from scipy.stats import norm
 
 from benchmarks.tables.data import Table
 
-SPLITS = 5
 KNOWN = (0, 1, 3, 5, 10)
 GROUPS, QUERIES, FEWEST = 50, 30, 3
 EPISODES, WAYS, PER_CLASS = 20, 5, 10

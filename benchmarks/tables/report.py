@@ -144,13 +144,23 @@ def seconds(records: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def report(records: list[dict[str, Any]], ours: str) -> str:
-    """All of it, as Markdown."""
-    parts = []
+def report(records: list[dict[str, Any]], ours: str, how: str) -> str:
+    """All of it, as Markdown.
+
+    Args:
+        records: of every method on every division of every table.
+        ours: the method that is looked at closely.
+        how: in a sentence, it was measured.
+    """
+    parts = [
+        "# Tables of groups, measured",
+        f"{how} What is measured, and what it says: [tables of many groups](../../docs/tables.md). Times are of a "
+        "machine that other work shared.",
+    ]
     for kind, title in (
         ("real", "Real outputs"),
-        ("classes", "Classes of rows of new groups"),
-        ("new", "New classes"),
+        ("classes", "Classes that groups have in common"),
+        ("new", "Classes that are new"),
     ):
         mine = [r for r in records if r["kind"] == kind]
         if not mine:

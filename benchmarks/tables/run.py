@@ -37,7 +37,7 @@ def measure(
     cache: Path,
     *,
     only: str = "",
-    splits: int = protocol.SPLITS,
+    splits: int = 5,
     tell: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """A record for each table, split and method, from the cache where nothing has changed since.
