@@ -1,6 +1,7 @@
-"""Whole outputs are predicted as whole numbers: a probability of each, and intervals that end at them."""
+"""Outputs in steps (counts, marks) are predicted in steps: a probability of each, and intervals that end at them."""
 
 import json
+from math import inf
 
 import numpy as np
 import pandas as pd
@@ -119,10 +120,73 @@ def test_counts_of_groups_are_predicted_as_counts(learned, tmp_path):
 
 def test_outputs_with_fractions_or_below_zero_are_real(learned):
     x, y, group, _ = counts(0)
-    for changed in (y + 0.5, y - 1):
+    below_zero = np.random.default_rng(0).normal(0, 3, len(y)).round()  # no end has many rows: it is no scale
+    for changed in (y + 0.5, below_zero):
         e = FewShotRegressor(backbone="mlp", hidden=(4,), n_steps=1, random_state=0).fit(x, changed, tasks=group)
-        assert not e.scaling_.y.whole and (e.predict_interval(x[:9]) % 1 != 0).all()
-    assert learned.scaling_.y.whole
+        assert not e.scaling_.y.stepped and (e.predict_interval(x[:9]) % 1 != 0).all()
+    assert learned.scaling_.y.stepped
+
+
+STEPPED = {
+    "counts": (np.random.default_rng(0).poisson(3.0, 400), (1.0, 0.0, inf)),
+    "large counts": (np.random.default_rng(0).poisson(300.0, 400), (1.0, 0.0, inf)),
+    "marks": (np.random.default_rng(0).integers(1, 6, 400), (1.0, 1.0, 5.0)),
+    "percentages with full marks": (
+        np.random.default_rng(0).normal(90, 15, 400).round().clip(0, 100),
+        (1.0, 0.0, 100.0),
+    ),
+    "agreement from -3 to 3": (np.random.default_rng(0).integers(-3, 4, 400), (1.0, -3.0, 3.0)),
+    "stars by halves": (np.random.default_rng(0).integers(1, 11, 400) / 2, (0.5, 0.5, 5.0)),
+    "tenths without an end": (np.random.default_rng(0).normal(0, 0.5, 400).round(1), (0.0, 0.0, inf)),
+    "a few rows by halves": (np.array([0.5, 1, 1.5, 2]), (0.0, 0.0, inf)),
+    "a coin": (np.random.default_rng(0).integers(0, 2, 400), (1.0, 0.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_steps_and_ends_are_found_where_they_are(name):
+    y, wanted = STEPPED[name]
+    assert tuple(float(v) for v in scalings.steps_of(y)) == wanted
+
+
+@given(mean=st.floats(-2, 2), var=st.floats(0.01, 1.0), p=st.floats(0.01, 0.99), step=st.sampled_from([0.1, 0.5, 1.0]))
+def test_probabilities_on_a_scale_are_those_of_a_law_whose_ends_have_what_lies_beyond(mean, var, p, step):
+    """Beside SciPy; a thousandth of what lies beyond an end stays there, so that no output is impossible."""
+    low, high = -3 * step, 4 * step
+    numbers = (torch.tensor(v, dtype=torch.float64) for v in (0.4, 1.3, step, low, high))
+    found = prediction("gaussian", mean, var, scalings.Outputs(*numbers))
+    law = stats.norm(0.4 + 1.3 * mean, 1.3 * np.sqrt(var + found.likelihood.noise().item()))
+    k = torch.arange(-3, 5).double() * step
+    mass = np.diff(law.cdf(np.r_[-np.inf, k[:-1] + step / 2, np.inf]))
+    mass[[0, -1]] -= 1e-3 * np.array([law.cdf(low - step / 2), law.sf(high + step / 2)])
+    got = torch.cat([found.log_density(each[None]) for each in k]).exp() * step
+    np.testing.assert_allclose(got, mass, rtol=1e-6, atol=1e-9)
+    outside = torch.tensor([low - step, high + step, high + 3 * step]).double()
+    beyond = torch.cat([found.log_density(each[None]) for each in outside])
+    assert beyond.isfinite().all() and (beyond.exp() * step <= 1e-3).all()
+    upto = np.cumsum(mass)
+    if np.abs(upto - p).min() > 1e-3:  # where what stays beyond the ends does not matter
+        first = k[np.searchsorted(upto, p).clip(max=7)]
+        assert float(found.quantile(p)) == pytest.approx(float(first), abs=1e-9)
+    lower, upper = found.interval(0.9)
+    assert low - 1e-9 <= float(lower) <= float(upper) <= high + 1e-9 and low <= float(found.mean) <= high
+
+
+def test_marks_are_predicted_within_their_scale(tmp_path):
+    """Ends of intervals and means stay within it, a file keeps it, and probabilities add up to all but a thousandth."""
+    rng = np.random.default_rng(0)
+    group, x = np.repeat(np.arange(30), 8), rng.normal(size=(240, 1))
+    y = (3.6 + 0.5 * x[:, 0] + rng.normal(size=30)[group] + 0.7 * rng.normal(size=240)).round().clip(1, 5)
+    model = FewShotRegressor(random_state=0).fit(x, y, tasks=group)
+    many = model.adapt(x[:3], y[:3])
+    ends = many.predict_interval(x, 0.9)
+    assert ends.min() >= 1 and ends.max() <= 5 and (ends % 1 == 0).all()
+    assert many.predict(3 + x).max() <= 5
+    found = many.predict_distribution(x)
+    total = sum(found.log_density(torch.full((240,), float(k)).double()).exp() for k in range(6))
+    assert ((total > 0.998) & (total <= 1 + 1e-12)).all()
+    many.save(tmp_path / "marks.safetensors")
+    np.testing.assert_array_equal(FewShotRegressor.load(tmp_path / "marks.safetensors").predict_interval(x, 0.9), ends)
 
 
 def test_a_run_on_counts_predicts_and_is_tested_as_counts(tmp_path):
@@ -134,7 +198,7 @@ def test_a_run_on_counts_predicts_and_is_tested_as_counts(tmp_path):
     rows = json.loads((tmp_path / "run" / "record.json").read_text())["evaluation"]["rows"]
     assert all(row["metrics"]["log_density"]["mean"] < 0 for row in rows)
     learner = Learner.from_run(tmp_path / "run")
-    assert learner.preparation.scaling.y.whole
+    assert learner.preparation.scaling.y.stepped
     found = learner.adapt(table[:4]).predict(table[4:8])
     assert (torch.stack(found.interval(0.9)) % 1 == 0).all() and (
         found.log_density(torch.tensor(y[4:8]).double()) < 0

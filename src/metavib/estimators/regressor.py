@@ -187,7 +187,7 @@ class FewShotRegressor(RegressorMixin, FewShotEstimator):
         ids = self._task_ids(tasks, len(y))
         likelihood = self._new_likelihood()
         likelihood.check(torch.tensor(y))
-        standard = scalings.outputs(y)._replace(step=scalings.step_of(y))
+        standard = scalings.outputs(y)._replace(**scalings.steps_of(y)._asdict())
         scaling = scalings.as_they_are() if self.likelihood == "poisson" else standard
         x, random = self._start(X, scaling)
         seed = random.randint(SEEDS)

@@ -144,8 +144,7 @@ def _predicted(
     first = Examples(x[support[:, :0]], y[support[:, :0]], all_real[:, :0])
     shared, _ = likelihood.predict(model(Task(first, Examples(x[query], y[query], real))))
     alone = _ridge(x[support], y[support], x[query], w)
-    truth = units.restore(y[query][real])
-    truth = truth.round() if units.whole else truth
+    truth = units.nearest(units.restore(y[query][real]))
     low, high = found.interval(LEVEL)
     errors = (each - truth for each in (found.mean, units.restore(shared[real]), units.restore(alone[real])))
     return *errors, (low <= truth) & (truth <= high), high - low, weight[query][real]

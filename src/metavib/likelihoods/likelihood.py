@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from metavib.marginals import Marginals, Nodes, Normal
 from metavib.random import Noise
+from metavib.tasks.scaling import Grid
 
 DISTINCT = 1e-12  # difference of two distribution functions that has some digits
 
@@ -95,29 +96,27 @@ class RealLikelihood(Likelihood, ABC):
         return nodes.mean(self.cdf(nodes.f, y))
 
     def around(
-        self, q: Marginals, y: Float[Tensor, "*b v"], half: float, lowest: float
+        self, q: Marginals, y: Float[Tensor, "*b v"], grid: Grid
     ) -> tuple[Float[Tensor, "*b v"], Float[Tensor, "*b v"]]:
-        r"""$P(Y < y)$ and $P(Y \le y)$ where outputs are whole numbers: the nearest ones to what is predicted.
+        r"""$P(Y < y)$ and $P(Y \le y)$ where outputs come in steps: the nearest ones to what is predicted.
 
         Args:
             q: of the latent function.
             y: outputs.
-            half: of the distance between two of them.
-            lowest: output there is, for which all counts that lies below.
+            grid: their steps, and where these end.
         """
-        below = self.predictive_cdf(q, y - half)
-        return torch.where(y - half < lowest, 0.0, below), self.predictive_cdf(q, y + half)
+        below, above = y - grid.half, y + grid.half
+        return grid.bounded(self.predictive_cdf(q, below), below), grid.bounded(self.predictive_cdf(q, above), above)
 
-    def log_mass(self, q: Marginals, y: Float[Tensor, "*b v"], half: float, lowest: float) -> Float[Tensor, "*b v"]:
-        r"""$\log P(Y = y)$ of whole numbers, arguments as of `around`.
+    def log_mass(self, q: Marginals, y: Float[Tensor, "*b v"], grid: Grid) -> Float[Tensor, "*b v"]:
+        r"""$\log P(Y = y)$ of outputs in steps, arguments as of `around`.
 
         Far out, where two distribution functions are too close to tell, it is the density times the distance.
         """
-        below, upto = self.around(q, y, half, lowest)
+        below, upto = self.around(q, y, grid)
         mass = upto - below
-        density = self.log_predictive(q, y) + log(2 * half)
-        found = torch.where(mass > DISTINCT, mass.log(), density)
-        return found.masked_fill(y < lowest - half, float("-inf"))
+        density = self.log_predictive(q, y) + log(2 * grid.half) + grid.left(y).log()
+        return torch.where(mass > DISTINCT, mass.log(), density)
 
 
 class ClassLikelihood(Likelihood, ABC):

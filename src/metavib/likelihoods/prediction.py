@@ -2,6 +2,7 @@ r"""$p(y \mid D_t)$, what is predicted of new points: a distribution over real o
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from math import log
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from metavib.likelihoods.likelihood import RealLikelihood
 from metavib.marginals import Marginals, Normal, Student
 from metavib.tasks.scaling import Outputs, as_they_are
 
+ROUNDED = 1e-9  # of a step: what rounding makes of a multiple of it
 BISECTIONS = 80  # of a bracket a few standard deviations wide: far below float64's rounding of the answer
 
 
@@ -28,10 +30,11 @@ class Interval(NamedTuple):
 class RealPrediction:
     """p(y | D_t) of real or count outputs at v points, in the units of the outputs.
 
-    Where outputs are whole numbers (`units.whole`), so is what is predicted: the probability of k is that of all that
-    is nearer to k than to its neighbours (and of 0 that of all below a half). So quantiles and ends of intervals are
-    whole numbers, `log_density` is the logarithm of a probability, as under a Poisson likelihood, and means are not
-    below zero.
+    Where outputs come in steps (`units.stepped`: counts, marks from 1 to 5), so does what is predicted: the probability
+    of k is that of all that is nearer to k than to its neighbours, and of an end of the scale, such as a count of 0,
+    that of all beyond it (`metavib.tasks.scaling.Grid`). So quantiles and ends of intervals are steps, `log_density` is
+    the logarithm of a probability (over the length of a step), as under a Poisson likelihood, and means lie within the
+    scale.
 
     Args:
         q: the marginals of the latent function, in the model's own space.
@@ -61,35 +64,34 @@ class RealPrediction:
         """The same distribution of outputs that were standardised before the model saw them, in their own units."""
         variance = units.restore_variance(self.variance)
         found = RealPrediction(self.q, self.likelihood, self.mean, variance, units)
-        mean = found._restored(self.mean)
-        return replace(found, mean=mean.clamp(min=0) if units.whole else mean)
+        return replace(found, mean=units.clamped(found._restored(self.mean)))
 
     def interval(self, level: float = 0.95) -> Interval:
         r"""The central interval: each side of it holds $(1 - \mathrm{level}) / 2$.
 
-        No interval of whole numbers holds just so much. One from quantile to quantile would hold more, and of few
-        numbers much more. So an end is left out where more than half of its probability lies outside: k is in the
-        interval where $P(Y < k) + P(Y = k) / 2$ (the mid-P value) is neither below the one side nor above the other;
-        the median is, where no number would be.
+        No interval of whole numbers, or of other steps, holds just so much. One from quantile to quantile would hold
+        more, and of few numbers much more. So an end is left out where more than half of its probability lies outside:
+        k is in the interval where $P(Y < k) + P(Y = k) / 2$ (the mid-P value) is neither below the one side nor above
+        the other; the median is, where no number would be.
         """
         if not 0 < level < 1:
             raise ValueError(f"the level of an interval lies between 0 and 1; got {level}.")
         below, upto = (1 - level) / 2, (1 + level) / 2
         low, high = self.quantile(below), self.quantile(upto)
-        if not self.discrete:
+        if not (step := self.step):
             return Interval(low, high)
-        low, high = low + (self._middle(low) < below).to(low), high - (self._middle(high) > upto).to(high)
+        low, high = low + step * (self._middle(low) < below), high - step * (self._middle(high) > upto)
         empty, median = low > high, self.quantile(0.5)
         return Interval(torch.where(empty, median, low), torch.where(empty, median, high))
 
     @property
-    def discrete(self) -> bool:
-        """Whether outputs are whole numbers."""
-        return self.units.whole or isinstance(self.likelihood, Poisson)
+    def step(self) -> float:
+        """The distance between two outputs; 0 where there may be any others between them."""
+        return 1.0 if isinstance(self.likelihood, Poisson) else float(self.units.step)
 
     def _middle(self, k: Tensor) -> Tensor:
-        r"""$P(Y < k) + P(Y = k) / 2$ of whole numbers."""
-        return (self.cdf(k - 1) + self.cdf(k)) / 2
+        r"""$P(Y < k) + P(Y = k) / 2$ of outputs in steps."""
+        return (self.cdf(k - self.step) + self.cdf(k)) / 2
 
     def quantile(self, p: float) -> Float[Tensor, " v"]:
         r"""The smallest y with $P(Y \le y) \ge p$: in closed form where there is one, else by bisection of eq. 21."""
@@ -108,19 +110,21 @@ class RealPrediction:
 
     def cdf(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
         r"""$P(Y \le y)$."""
-        if not self.units.whole:
+        if not self.units.stepped:
             return self._cdf(y)
-        return torch.where(y < 0, 0.0, self._cdf(y.floor() + 0.5))
+        between = ((y / self.step + ROUNDED).floor() + 0.5) * self.step  # this step and the next
+        return self.units.grid.bounded(self._cdf(between), self.units.standardise(between))
 
     def _cdf(self, y: Tensor) -> Tensor:
-        """The same before outputs become whole numbers."""
+        """The same before outputs become steps."""
         return self.likelihood.predictive_cdf(self.q, self.units.standardise(y))
 
     def log_density(self, y: Float[Tensor, " v"]) -> Float[Tensor, " v"]:
-        r"""$\log p(y \mid D_t)$ (eq. 20); of whole numbers the logarithm of the probability of the nearest one."""
-        if self.units.whole:
-            nearest = self.units.standardise(y.round())
-            return self.likelihood.log_mass(self.q, nearest, self.units.half, self.units.zero)
+        r"""$\log p(y \mid D_t)$ (eq. 20); in steps the logarithm of the nearest one's probability over its length."""
+        if self.units.stepped:
+            nearest = self.units.standardise(self.units.nearest(y))
+            mass = self.likelihood.log_mass(self.q, nearest, self.units.grid)
+            return mass - log(float(self.units.step))
         return self.likelihood.log_predictive(self.q, self.units.standardise(y)) - self.units.log_scale
 
     def rows(self, level: float = 0.95) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ takes predictions back to the units they came in.
 
 import warnings
 from collections.abc import Mapping, Sequence
-from math import log
+from math import inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,9 @@ MISSING = ("auto", "mean", "refuse")
 """What may be done about missing values: the training mean and an indicator, which a warning tells; the same without a
 word; or an error that names the column."""
 NAMED = 5  # columns that a warning names, at most
+SCALE_VALUES, SCALE_ROWS = 30, 5  # values of a scale, at most, and rows of each on average, at least
+SPILL = 1e-3  # share of what lies beyond an end of a scale that is not the end's
+END_ROWS, END_SHARE = 10, 0.02  # rows, and share of them, that an end of a scale has at least
 
 
 class Columns(NamedTuple):
@@ -50,22 +53,26 @@ class Columns(NamedTuple):
 class Outputs(NamedTuple):
     """Real outputs to mean 0 and variance 1, and predictions back: scalars `mean` and `scale`.
 
-    `step` is 1 where outputs are the whole numbers 0, 1, 2, ... and 0 where they may be any numbers.
+    Where outputs come in steps (counts, marks from 1 to 5, stars by halves), all are multiples of `step`, on a scale
+    from `low` to `high`; `step` is 0 where they may be any numbers. `steps_of` looks for all three.
     """
 
     mean: Tensor
     scale: Tensor
     step: Tensor = torch.tensor(0.0, dtype=torch.float64)
+    low: Tensor = torch.tensor(0.0, dtype=torch.float64)
+    high: Tensor = torch.tensor(inf, dtype=torch.float64)
 
     @property
-    def whole(self) -> bool:
-        """Whether outputs are whole numbers."""
+    def stepped(self) -> bool:
+        """Whether outputs come in steps."""
         return float(self.step) > 0
 
     @property
-    def half(self) -> float:
-        """Half of the distance between two outputs, once they are standardised."""
-        return float(self.step / self.scale) / 2
+    def grid(self) -> "Grid":
+        """The steps and the ends of their scale, once outputs are standardised."""
+        low, high = (float(self.standardise(end)) for end in (self.low, self.high))
+        return Grid(float(self.step / self.scale) / 2, low, high, SPILL if float(self.low) else 0.0, SPILL)
 
     @property
     def zero(self) -> float:
@@ -90,19 +97,58 @@ class Outputs(NamedTuple):
         return var if self.trivial else var * self.scale.square()
 
     def rounded(self, y: Tensor) -> Tensor:
-        """Quantiles in the units of the data as outputs have them: the whole numbers whose halves around them hold y.
+        """Quantiles in the units of the data as outputs have them: the steps whose halves around them hold y.
 
         Example:
             >>> counts = Outputs(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(1.0))
             >>> counts.rounded(torch.tensor([-3.0, 0.4, 2.6]))
             tensor([0., 0., 3.])
         """
-        return (y - 0.5).ceil().clamp(min=0) + 0.0 if self.whole else y  # zero has one sign
+        if not self.stepped:
+            return y
+        return ((y / self.step - 0.5).ceil() * self.step).to(y).clamp(float(self.low), float(self.high)) + 0.0
+
+    def nearest(self, y: Tensor) -> Tensor:
+        """The steps that lie nearest to some numbers, within the ends or beyond them; y itself where there are none."""
+        return ((y / self.step).round() * self.step).to(y) if self.stepped else y
+
+    def clamped(self, mean: Tensor) -> Tensor:
+        """Means, which lie within the ends of the scale where outputs come in steps."""
+        return mean.clamp(float(self.low), float(self.high)) if self.stepped else mean
 
     @property
     def trivial(self) -> bool:
         """Whether nothing is changed."""
         return float(self.mean) == 0 and float(self.scale) == 1
+
+
+class Grid(NamedTuple):
+    r"""Outputs in steps from `low` to `high`, `half` of a step to either side of each, for a law of any numbers.
+
+    What the law has beyond an end is the end's, but for a small share of it, `below` or `above`, which stays: that
+    there is an end was inferred from rows that happened to be seen. None is left below a count of zero.
+    """
+
+    half: float
+    low: float
+    high: float
+    below: float
+    above: float
+
+    def bounded(self, p: Tensor, y: Tensor) -> Tensor:
+        """The distribution function at points y between outputs, of a law whose own is p there.
+
+        Example:
+            >>> marks = Grid(0.5, 1.0, 5.0, 0.01, 0.01)
+            >>> marks.bounded(torch.tensor([0.1, 0.2, 0.9]), torch.tensor([0.5, 1.5, 5.5]))
+            tensor([0.0010, 0.2000, 0.9990])
+        """
+        return torch.where(y < self.low, self.below * p, torch.where(y > self.high, 1 - self.above * (1 - p), p))
+
+    def left(self, y: Tensor) -> Tensor:
+        """The share of a law that is left at outputs y: all of it but beyond the ends."""
+        beyond = torch.where(y > self.high + self.half, self.above, torch.ones_like(y))
+        return torch.where(y < self.low - self.half, self.below, beyond)
 
 
 class Edge(NamedTuple):
@@ -296,11 +342,12 @@ class Scaling(NamedTuple):
 
 
 def from_state(tensors: Mapping[str, Tensor]) -> Scaling:
-    """What `Scaling.state` returned, read back."""
+    """What `Scaling.state` returned, read back; files from before there were steps, or ends of them, have none."""
+    of_steps = {name: tensors[f"y.{name}"] for name in Steps._fields if f"y.{name}" in tensors}
     try:
         return Scaling(
             Columns(tensors["x.mean"], tensors["x.scale"], tensors["x.flags"]),
-            Outputs(tensors["y.mean"], tensors["y.scale"], tensors.get("y.step", torch.zeros_like(tensors["y.mean"]))),
+            Outputs(tensors["y.mean"], tensors["y.scale"], **of_steps),
         )
     except KeyError as error:
         raise ValueError(f"the standardisation lacks {error}; it has {', '.join(sorted(tensors))}.") from error
@@ -361,15 +408,52 @@ def outputs(y: Any) -> Outputs:
     return Outputs(torch.as_tensor(mean), torch.as_tensor(scale))
 
 
-def step_of(y: Any) -> Tensor:
-    """1 where outputs `y (n,)` are whole numbers and none is below zero, else 0: the `step` of `Outputs`.
+class Steps(NamedTuple):
+    """Of what all outputs are multiples, and the ends of their scale; a step of 0 where they may be any numbers."""
+
+    step: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def steps_of(y: Any) -> Steps:
+    """The steps that outputs `y (n,)` come in, and where their scale ends.
+
+    Whole numbers, none of which is below zero, come in steps of 1 and begin at 0. So do other outputs in steps where
+    they are a scale: a few values, many rows of each, and an end to them. An end of a scale is a value beyond which
+    there is none although there should be: marks of 5 are as frequent as marks of 4, while a count of 9 that is the
+    largest of all is rare. So it has at least `END_SHARE` of the rows, `END_ROWS` of them, and half as many as the
+    value next to it.
 
     Example:
-        >>> step_of([0, 3, 1]).item(), step_of([0.5, 3, 1]).item(), step_of([-1, 3]).item()
-        (1.0, 0.0, 0.0)
+        >>> counts, marks, stars = [0, 1, 1, 2] * 9 + [9], [1, 2, 3, 4, 5] * 10, [3.5, 4.0, 4.5, 5.0, 5.0] * 9
+        >>> [tuple(v.item() for v in steps_of(y)) for y in (counts, marks, stars, [0.5, 3.25, 1.1])]
+        [(1.0, 0.0, inf), (1.0, 1.0, 5.0), (0.5, 0.0, 5.0), (0.0, 0.0, inf)]
     """
-    values = np.asarray(y, dtype=np.float64)
-    return torch.tensor(float(bool(np.all((values >= 0) & (values == np.round(values))))), dtype=torch.float64)
+    values, counts = np.unique(np.asarray(y, dtype=np.float64), return_counts=True)
+    whole = bool(len(values) and values[0] >= 0 and np.all(values == np.round(values)))
+    step = 1.0 if whole else _common_step(values, counts)
+    low, high = (_end(values[::side], counts[::side], step) for side in (1, -1))
+    if not whole and low is None and high is None:
+        step = 0.0
+    least = 0.0 if whole or not step or values[0] >= 0 else -inf
+    ends = (step, least if low is None else low, inf if high is None else high)
+    return Steps(*(torch.tensor(v, dtype=torch.float64) for v in ends))
+
+
+def _common_step(values: np.ndarray, counts: np.ndarray) -> float:
+    """Of what a few values, with many rows of each, are all multiples; 0 where there is none such."""
+    if not 2 < len(values) <= SCALE_VALUES or counts.sum() < SCALE_ROWS * len(values):
+        return 0.0
+    step = float(np.diff(values).min())
+    return step if np.allclose(values / step, np.round(values / step), rtol=0, atol=1e-6) else 0.0
+
+
+def _end(values: np.ndarray, counts: np.ndarray, step: float) -> float | None:
+    """The first of some values, where a scale ends there."""
+    if not step or len(values) < 2:
+        return None
+    return float(values[0]) if counts[0] >= max(END_ROWS, END_SHARE * counts.sum(), counts[1] / 2) else None
 
 
 def within_reach(y: np.ndarray, beyond: float = BEYOND) -> np.ndarray:

@@ -99,7 +99,10 @@ class TableConfig:
         flags: numbers of the columns that have an indicator of missing values, filled in from the file.
         y_mean: mean of a real output over the training tasks, filled in from the file.
         y_scale: standard deviation of a real output over the training tasks, filled in from the file.
-        y_step: 1 where the outputs are whole numbers and none is below zero, else 0; filled in from the file.
+        y_step: distance of neighbouring outputs that come in steps (1 of counts and of marks), and 0 of any others;
+            filled in from the file.
+        y_low: where the scale of outputs in steps begins, if it does; filled in from the file.
+        y_high: where the scale of outputs in steps ends, if it does; filled in from the file.
 
     Example:
         >>> from metavib.training.config import TableConfig
@@ -124,6 +127,8 @@ class TableConfig:
     y_mean: float = 0.0
     y_scale: float = 1.0
     y_step: float = 0.0
+    y_low: float | None = 0.0
+    y_high: float | None = None
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,13 @@ PLACES = (
             "tasks.table.scale",
             "tasks.table.flags",
         )
-        + ("tasks.table.y_mean", "tasks.table.y_scale", "tasks.table.y_step"),
+        + (
+            "tasks.table.y_mean",
+            "tasks.table.y_scale",
+            "tasks.table.y_step",
+            "tasks.table.y_low",
+            "tasks.table.y_high",
+        ),
     ),
     Place("the backbone mlp", lambda c: c.model.backbone == "mlp", ("model.reach", "model.start_variance")),
     Place(

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil, isinf
+from math import ceil, inf, isinf, log
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -104,7 +104,7 @@ def resolve(config: Config) -> Config:
         x_scaling = scalings.columns(x[learned_from], names=schema.sources, missing=table.missing)
     y_scaling = scalings.as_they_are()
     if config.model.likelihood in REAL:
-        y_scaling = scalings.outputs(y[learned_from])._replace(step=scalings.step_of(y[learned_from]))
+        y_scaling = scalings.outputs(y[learned_from])._replace(**scalings.steps_of(y[learned_from])._asdict())
     table = replace(
         table,
         csv=str(path),
@@ -118,6 +118,8 @@ def resolve(config: Config) -> Config:
         y_mean=float(y_scaling.mean),
         y_scale=float(y_scaling.scale),
         y_step=float(y_scaling.step),
+        y_low=_finite(float(y_scaling.low)),
+        y_high=_finite(float(y_scaling.high)),
     )
     return replace(config, tasks=replace(config.tasks, table=table, inputs=x_scaling.width))
 
@@ -256,6 +258,11 @@ def _numbers_first(label: str) -> tuple[float, str]:
         return float("inf"), label
 
 
+def _finite(end: float) -> float | None:
+    """An end of a scale; None where there is none."""
+    return None if isinf(end) else end
+
+
 def _values(cells: Cells, config: Config) -> np.ndarray:
     """Outputs as numbers, checked: those of the table, or the places of labels among the classes."""
     table = config.tasks.table
@@ -286,9 +293,9 @@ def scaling(table: TableConfig) -> Scaling:
     """The standardisation of a resolved config."""
     if not table.digest:
         raise ValueError("this config was not resolved: call metavib.training.protocols.table.resolve on it first.")
-    outputs = scalings.Outputs(
-        *(torch.tensor(v, dtype=torch.float64) for v in (table.y_mean, table.y_scale, table.y_step))
-    )
+    ends = (-inf if table.y_low is None else table.y_low, inf if table.y_high is None else table.y_high)
+    of_outputs = (table.y_mean, table.y_scale, table.y_step, *ends)
+    outputs = scalings.Outputs(*(torch.tensor(v, dtype=torch.float64) for v in of_outputs))
     mean, scale = (torch.tensor(values, dtype=torch.float64) for values in (table.mean, table.scale))
     flags = torch.tensor(table.flags, dtype=torch.int64)
     return Scaling(scalings.Columns(mean, scale, flags), outputs)
@@ -439,10 +446,11 @@ class Table(Experiment):
         if isinstance(likelihood, RealLikelihood):
             mean, _ = likelihood.predict(q, noise)
             pit = likelihood.predictive_cdf(q, y, noise)
-            if y_scaling.whole:  # as predictions of whole numbers are, whose intervals go by mid-P values
-                sides, mean = (y_scaling.half, y_scaling.zero), mean.clamp(min=y_scaling.zero)
-                log_p = metrics.log_density(likelihood.log_mass(q, y, *sides), mask)
-                pit = torch.stack(likelihood.around(q, y, *sides)).mean(0)
+            if y_scaling.stepped:  # as predictions in steps are, whose intervals go by mid-P values
+                grid = y_scaling.grid
+                mean = mean.clamp(grid.low, grid.high)
+                log_p = metrics.log_density(likelihood.log_mass(q, y, grid), mask) - log(float(y_scaling.step))
+                pit = torch.stack(likelihood.around(q, y, grid)).mean(0)
             scores = {"mse": y_scaling.restore_variance(metrics.mse(mean, y, mask)), "log_density": log_p}
             scores |= {f"coverage_{round(100 * level)}": metrics.coverage(pit, level, mask) for level in LEVELS}
         else:
