@@ -1,7 +1,7 @@
 """`python -m benchmarks figures`: one figure for each claim of the documentation, from the results that are committed.
 
-Nothing is measured here. Numbers of tables of groups are read from the tables of `docs/tables.md`; all others from the
-JSON files in `benchmarks/results`.
+Nothing is measured here. Numbers of tables of groups are read from the report `benchmarks/results/tables.md`; all
+others from the JSON files beside it.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def read_table(page: str, title: str) -> tuple[list[str], dict[str, list[float |
 def tables() -> Figure:
     """Errors on tables of groups beside those of others, at each number of known rows."""
     columns, lines = read_table(
-        (ROOT / "docs" / "tables.md").read_text(encoding="utf-8"), "RMSE over the best, geometric mean"
+        (RESULTS / "tables.md").read_text(encoding="utf-8"), "RMSE over the best, geometric mean"
     )
     figure = Figure(figsize=(7, 3.6))
     ax = figure.subplots()
@@ -68,7 +68,7 @@ def tables() -> Figure:
 def coverage() -> Figure:
     """The share of outputs inside 90% intervals, a dot for each table of groups."""
     columns, lines = read_table(
-        (ROOT / "docs" / "tables.md").read_text(encoding="utf-8"), "coverage of 90 % intervals, metavib"
+        (RESULTS / "tables.md").read_text(encoding="utf-8"), "coverage of 90 % intervals, metavib"
     )
     few = ("Theoph", "CO2", "BodyWeight")
     figure = Figure(figsize=(7, 3))

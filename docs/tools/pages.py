@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 FROM_ROOT = ("THEORY.md", "RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md")
-FOLDERS = ("docs", "benchmarks/results", "reproduction")
+FOLDERS = ("docs", "benchmarks", "reproduction")
 KINDS = {".md", ".png", ".svg", ".css"}
 
 MODULE = re.compile(r"src/metavib/([\w/]+)\.py")  # shown in the reference

@@ -19,7 +19,9 @@ $$d(x) = k(x, U) (k(U, U) + \lambda S)^{-1} (z - a\, g(U)) - (1 - a)\, g(x)$$
 for rows U with outputs z. Here k is a Gaussian kernel over all columns and S makes a group of many rows count as one of
 few. a and $\lambda$ are those of the smallest errors on other groups still; unless these are smaller by more than
 chance makes of it with G groups, $\max(0.05, 0.5/\sqrt G)$, d is zero. The error that is left was the smallest of
-many, and comes from G groups: it is taken as larger by $1 + 2/G$.
+many, and comes from G groups: it is taken as larger by $1 + 2/G$. By how much variances change is what it is over those
+that were expected, or more where less than 90 % of the errors would lie in intervals of that: they need not be large
+where the variances of g are.
 """
 
 from collections.abc import Sequence
@@ -46,6 +48,7 @@ SHARES = (1.0, 0.0)  # a, of the shared function
 WORTH, FEW = 0.05, 0.5  # share of the error that d must take away, with many groups and, over their root, with few
 PARTS = 4
 NARROWEST = 0.02  # factor of the variances, at least
+LEVEL, WITHIN = 0.9, 1.6449**2  # of intervals, and within how many squared deviations of a Gaussian so much lies
 
 
 class Above(NamedTuple):
@@ -134,17 +137,18 @@ class Chosen(NamedTuple):
 def chosen(parts: Sequence[Above]) -> Chosen:
     """The penalty and the share of g under which each part is best predicted by d of the others."""
 
-    def squares(penalty: float, share: float) -> float:
-        found = 0.0
+    def squares(penalty: float, share: float) -> Tensor:
+        found = []
         for k, part in enumerate(parts):
             others = fitted(_joined([*parts[:k], *parts[k + 1 :]]), penalty, 1.0, share)
-            found += float((part.above(share) - others.at(part.x)).square().sum())
-        return found
+            found.append((part.above(share) - others.at(part.x)).square())
+        return torch.cat(found)
 
     found = {(penalty, share): squares(penalty, share) for share in SHARES for penalty in PENALTIES}
-    best, whole = min(found, key=found.__getitem__), _joined(parts)
-    left = (found[best] / max(float(whole.r.square().sum()), 1e-12)) ** 0.5
-    return Chosen(best[0], left, max(found[best] / float(whole.var.sum()), NARROWEST), best[1])
+    best, whole = min(found, key=lambda way: float(found[way].sum())), _joined(parts)
+    left = (float(found[best].sum()) / max(float(whole.r.square().sum()), 1e-12)) ** 0.5
+    factors = (found[best].sum() / whole.var.sum(), torch.quantile(found[best] / whole.var, LEVEL) / WITHIN)
+    return Chosen(best[0], left, max(*(float(f) for f in factors), NARROWEST), best[1])
 
 
 def fitted(rows: Above, penalty: float, factor: float, share: float = 1.0) -> Start:
