@@ -1,6 +1,7 @@
 """`python -m benchmarks`: how fast the library is, against others and against the machine.
 
 `python -m benchmarks tables`: how good its predictions are on real tables of many groups (`benchmarks.tables`).
+`python -m benchmarks.tables.ablation`: what each part of the prior for tables is worth (`benchmarks.tables.ablation`).
 `python -m benchmarks images`: how good they are on folders of pictures, with all defaults (`benchmarks.images`).
 `python -m benchmarks embeddings`: new classes by features of a frozen network (`benchmarks.embeddings`).
 `python -m benchmarks temperatures`: how two choices about temperatures were made (`benchmarks.temperatures`).
