@@ -1,6 +1,7 @@
 """A shared function and one of each group: the algebra against dense formulas, the limits against other libraries."""
 
 import warnings
+from math import inf
 
 import numpy as np
 import pytest
@@ -35,11 +36,13 @@ def random_groups(seed=0, sizes=(3, 1, 4, 2), M=5, q=3):
     return made, phi, psi, y, s, group
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
-def test_blocks_hold_every_row_of_every_group_once(sizes) -> None:
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sampled_from([1, 7, 20, inf]))
+def test_blocks_hold_every_row_of_every_group_once(sizes, most) -> None:
+    """And no more rows than they may, unless it is one group that has more."""
     group = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     seen = []
-    for b in blocks(members(group)):
+    for b in blocks(members(group), rows=most):
+        assert b.mask.numel() <= most or len(b.mask) == 1
         for index, mask in zip(b.places, b.mask, strict=True):
             rows = index[mask > 0].numpy()
             assert len(set(group[rows])) == 1 and len(rows) == sizes[group[rows[0]]]

@@ -8,7 +8,8 @@ import torch
 
 from metavib import FewShotRegressor, Learner
 from metavib.groups import learn
-from metavib.groups.outliers import FAR, outliers
+from metavib.groups import outliers as of_outliers
+from metavib.groups.outliers import FAR, outliers, usual
 
 
 def table(groups=30, each=8, seed=0):
@@ -49,6 +50,20 @@ def test_the_row_furthest_from_what_the_others_say_goes_first(learned):
             wrong[kept.pop(int(np.argmax(far)))] = True
     np.testing.assert_array_equal(outliers(learned, torch.tensor(x), torch.tensor(y), group), wrong)
     assert wrong[[3, 10, 11, 40]].all() and wrong.sum() == 4
+
+
+def test_rows_of_many_groups_are_looked_at_part_by_part(learned, monkeypatch):
+    """The same rows are found, and the same usual distance, however many are looked at at once."""
+    x, y, group = table(60, 7, seed=1)
+    y[[3, 40]] += [30.0, -25.0]
+    rows = learned, torch.tensor(x), torch.tensor(y), group
+    weight = torch.ones(len(y)).double()
+    wrong, distance = outliers(*rows), usual(*rows, weight)
+    monkeypatch.setattr(of_outliers, "AT_ONCE", 12)
+    assert wrong.any() and (outliers(*rows) == wrong).all()
+    assert usual(*rows, weight) == pytest.approx(distance, rel=1e-9)
+    monkeypatch.setattr(of_outliers, "USUAL", len(y) // 3)
+    assert usual(*rows, weight) == pytest.approx(distance, rel=0.2)
 
 
 def test_one_wrong_row_moves_neither_the_prior_nor_a_task():

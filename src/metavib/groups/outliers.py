@@ -36,6 +36,8 @@ from metavib.tasks.scaling import Outputs, within_reach
 FAR = 8.0  # standard deviations
 HALF = 0.6744897501960817  # standard deviations that half of all numbers of a Gaussian are within
 TOGETHER = 60  # rows of a group that are held against each other, at most
+AT_ONCE = 2**15  # rows that are held against others at the same time, at most: memory does not grow with a table
+USUAL = 50_000  # rows that say how far rows usually are from others, about
 ASIDE = 1e8  # by which the noise variance of a row set aside is larger: it says nothing any more
 ALONE = 5.0  # deviations, by the quartiles, from the median: rows that a first training does without
 PASSES = 3  # trainings, of which each finds what the one before was misled by
@@ -82,7 +84,7 @@ def outliers(
     assert isinstance(model.prior, FunctionPrior)
     if (freedom := model.prior.kernel.freedom()) is not None:  # deviations of rows with tails
         far *= float((freedom[1] / (freedom[1] - 2)).sqrt())
-    for rest in _rests(model, x, y, group, weight):
+    for rest in _rests(model, x, y, members(group), weight):
         aside = torch.zeros_like(rest.real)
         for _ in range(rest.real.shape[-1]):
             u = rest.off(aside)
@@ -114,17 +116,19 @@ def usual(
     A model that has learned from wrong rows takes all rows for noisier than they are. Their median tells. But no table
     is believed to have less noise than a model may have: without any, rounding would be far from what others say.
     """
-    found = [rest.off(~rest.real)[rest.real] for rest in _rests(model, x, y, group, weight)]
+    sets = members(group)[:: max(1, len(y) // USUAL)]  # a median is known from some
+    found = [rest.off(~rest.real)[rest.real] for rest in _rests(model, x, y, sets, weight)]
     assert isinstance(model.likelihood, Gaussian | Warped)
     least = (NOISE / float(model.likelihood.noise())) ** 0.5
     return min(1.0, max(least, float(torch.cat(found).median()) / HALF))
 
 
-def _rests(model: Model, x: Tensor, y: Tensor, group: np.ndarray, weight: Tensor | None) -> Iterator[Rest]:
+def _rests(model: Model, x: Tensor, y: Tensor, sets: Sequence[np.ndarray], weight: Tensor | None) -> Iterator[Rest]:
+    """Some groups, each given by its rows, block by block."""
     weight = torch.ones_like(y) if weight is None else weight
     prior, likelihood = model.prior, model.likelihood
     assert isinstance(prior, FunctionPrior) and isinstance(likelihood, Gaussian | Warped)
-    for block in blocks(_parts(members(group))):
+    for block in blocks(_parts(sets), rows=AT_ONCE):
         real = block.mask > 0
         phi = prior.features_of(Points(block.take(x), real))
         z = prior.kernel.embed(phi) * block.mask.unsqueeze(-1)

@@ -1,6 +1,7 @@
 """Rows of a table by group, as batches of padded blocks: what all batched algebra over groups works on."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +30,12 @@ def members(group: np.ndarray) -> list[np.ndarray]:
     return np.split(order, np.cumsum(np.bincount(group))[:-1])
 
 
-def blocks(sets: Sequence[np.ndarray]) -> Iterator[Block]:
+def blocks(sets: Sequence[np.ndarray], *, rows: float = inf) -> Iterator[Block]:
     """Blocks of groups, each given by the indices of its rows; every group is in one block, small groups first.
+
+    Args:
+        sets: the rows of each group.
+        rows: of a block, padding included, at most (but one group is never divided).
 
     Example:
         >>> import numpy as np
@@ -42,8 +47,10 @@ def blocks(sets: Sequence[np.ndarray]) -> Iterator[Block]:
     while start < len(ordered):
         smallest = max(1, len(ordered[start]))
         largest = max(WASTE * smallest, smallest + 2)
-        stop = start
+        most, stop = max(start + 1.0, start + rows / largest), start
         while stop < len(ordered) and len(ordered[stop]) <= largest and (stop - start) * largest**2 < AT_ONCE:
+            if stop + 1 > most:
+                break
             stop += 1
         yield block(ordered[start:stop])
         start = stop
