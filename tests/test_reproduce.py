@@ -212,7 +212,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is(options, message, her
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_its_runs_are_refused_at_once(here, tmp_path):
-    with pytest.raises(ValueError, match="missing runs of table-2 need a GPU \\(2 in all\\).*--quick"):
+    with pytest.raises(ValueError, match="missing runs of table-2 need a GPU \\(4 in all\\).*--quick"):
         made("table-2", tmp_path, only="cub/maml-*-seed0")
     assert not here and not list(tmp_path.iterdir())
 
