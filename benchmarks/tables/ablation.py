@@ -18,7 +18,6 @@ them stand some of the real tables that defaults are chosen on.
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -31,7 +30,6 @@ import torch
 from benchmarks.tables import data, ours, protocol
 from benchmarks.tables.protocol import Density, Gauss, Rows, Trial
 from metavib.adapt.learner import Learner
-from metavib.estimators import FewShotClassifier, FewShotRegressor
 from metavib.groups import features, learning, outliers
 from metavib.groups.prior import Hierarchy, likelihood, link_of
 from metavib.kernels import Given
@@ -146,16 +144,14 @@ class Otherwise(ours.Regressor):
     """`FewShotRegressor()` with one thing otherwise."""
 
     def __init__(self, variant: Variant) -> None:
+        super().__init__(**variant.options)
         self.variant = variant
 
     def fit(self, rows: Rows) -> "Otherwise":
-        self.columns = protocol.Columns(rows.x)
-        with warnings.catch_warnings(), self.variant.meanwhile():
-            warnings.simplefilter("ignore")
-            self.model = FewShotRegressor(random_state=0, **self.variant.options)
-            self.model.fit(self.columns(rows.x), rows.y, tasks=rows.group)
-            if not self.variant.options:
-                self._change()
+        with self.variant.meanwhile():
+            super().fit(rows)
+        if not self.options:
+            self._change()
         return self
 
     def _change(self) -> None:
@@ -164,22 +160,6 @@ class Otherwise(ours.Regressor):
         self.variant.afterwards(model)
         self.model.learner_ = Learner(model)
         self.model.predictor_ = self.model.learner_.adapt(examples(none.double(), torch.zeros(0).double()))
-
-
-class OtherClassifier(ours.Classifier):
-    """`FewShotClassifier()` with other options."""
-
-    def __init__(self, variant: Variant) -> None:
-        self.variant = variant
-
-    def fit(self, rows: Rows) -> "OtherClassifier":
-        self.columns = protocol.Columns(rows.x)
-        grouped = len(np.unique(rows.group)) > 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.model = FewShotClassifier(random_state=0, **self.variant.options)
-            self.model.fit(self.columns(rows.x), rows.y, tasks=rows.group if grouped else None)
-        return self
 
 
 # Made groups
@@ -241,7 +221,9 @@ def all_of_it(divisions: int) -> list[dict[str, Any]]:
             found += [measure(table, seed, name, Otherwise(variant)) for name, variant in REGRESSORS.items()]
         found += [measure(table, seed, BEST, Best()) for table in of_made]
         for table in (data.load(name) for name in (*CLASSES, *NEW)):
-            found += [measure(table, seed, name, OtherClassifier(variant)) for name, variant in CLASSIFIERS.items()]
+            found += [
+                measure(table, seed, name, ours.Classifier(**variant.options)) for name, variant in CLASSIFIERS.items()
+            ]
     return found
 
 

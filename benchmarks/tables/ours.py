@@ -10,7 +10,10 @@ from benchmarks.tables.protocol import Columns, Density, Rows, Trial
 
 
 class Regressor:
-    """`FewShotRegressor()`."""
+    """`FewShotRegressor()`, and `options` where something is to be otherwise."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
     def fit(self, rows: Rows) -> "Regressor":
         from metavib.estimators import FewShotRegressor
@@ -18,7 +21,9 @@ class Regressor:
         self.columns = Columns(rows.x)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.model = FewShotRegressor(random_state=0).fit(self.columns(rows.x), rows.y, tasks=rows.group)
+            self.model = FewShotRegressor(random_state=0, **self.options).fit(
+                self.columns(rows.x), rows.y, tasks=rows.group
+            )
         return self
 
     def predict(self, trials: list[Trial]) -> list[Density]:
@@ -55,7 +60,10 @@ class Part(NamedTuple):
 
 
 class Classifier:
-    """`FewShotClassifier()`."""
+    """`FewShotClassifier()`, and `options` where something is to be otherwise."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
     def fit(self, rows: Rows) -> "Classifier":
         from metavib.estimators import FewShotClassifier
@@ -64,7 +72,7 @@ class Classifier:
         grouped = len(np.unique(rows.group)) > 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.model = FewShotClassifier(random_state=0)
+            self.model = FewShotClassifier(random_state=0, **self.options)
             self.model.fit(self.columns(rows.x), rows.y, tasks=rows.group if grouped else None)
         return self
 
