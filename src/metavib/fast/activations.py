@@ -84,9 +84,11 @@ class _Rectify(torch.autograd.Function):
 def max_pool(x: Tensor) -> Tensor:
     """The largest of each 2 x 2 positions; a last odd row or column is left out."""
     compiling, cpu = torch.compiler.is_compiling(), x.device.type == "cpu"
-    if compiling and not cpu:  # so that it is fused with what is before and after it, forwards and backwards
-        high, wide = (size // 2 * 2 for size in x.shape[-2:])
-        return x[..., :high, :wide].unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).amax((-3, -1))
+    if compiling and not cpu:
+        # Fused with what is before and after it, forwards and backwards. Positions are compared with each other: the
+        # derivative of `amax` looks for its result among its arguments, and where a compiler has rounded one of the two
+        # to bfloat16 and not the other, it finds none and divides by zero.
+        return _largest(x)
     if cpu and not compiling:
         return max_pool_by_comparison(x)
     return F.max_pool2d(x.flatten(0, -4), 2).unflatten(0, x.shape[:-3])
@@ -102,6 +104,11 @@ def max_pool_by_comparison(x: Tensor) -> Tensor:
     """
     if torch.is_grad_enabled() and x.requires_grad:
         return _MaxPool.apply(x)[0]
+    return _largest(x)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The larger of two columns, then the larger of two rows."""
     return torch.maximum(*_rows(torch.maximum(*_columns(x))))
 
 
