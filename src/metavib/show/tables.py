@@ -113,13 +113,14 @@ def of_table(result: dict[str, Any]) -> str:
     first = result["rows"][0]
     metrics, others = first["metrics"], list(first["obvious"])
     real = "mse" in metrics
-    header = ["rows known of a group", *_heads(first)[1:], "typical error" if real else "log loss", *others]
+    header = ["rows known of a group", "groups", *_heads(first)[1:], "typical error" if real else "log loss", *others]
     header += [_title(name) for name in metrics if name not in ("mse", "log_density", "coverage_50")]
     header += ["log density"] if real else []
     rows = []
     for row in result["rows"]:
         found = [row["metrics"], *(row["obvious"][name] for name in others)]
-        cells = [str(row["shots"]), *_sizes(row)[1:], *(_typical(m["mse"]) if real else _loss(m) for m in found)]
+        cells = [str(row["shots"]), str(row["tasks"]), *_sizes(row)[1:]]
+        cells += [_typical(m["mse"]) if real else _loss(m) for m in found]
         own = [name for name in metrics if name not in ("mse", "log_density", "coverage_50")]
         cells += [plus_minus(row["metrics"][name], 2) for name in own]
         rows.append(cells + ([plus_minus(row["metrics"]["log_density"])] if real else []))
