@@ -22,7 +22,8 @@ from metavib.data.schema import Rows, Schema
 from metavib.data.table import Table as Cells
 from metavib.data.table import digest, number, read, shown
 from metavib.files import naming
-from metavib.groups import Learned, Report, learn_shares
+from metavib.groups import Learned, LearnedShares, learn_shares
+from metavib.groups.class_report import shares
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from metavib.model import Model
@@ -357,7 +358,7 @@ class Table(Experiment):
         inputs = ", ".join(columns[:SHOWN]) + f" and {len(columns) - SHOWN} more" * (len(columns) > SHOWN)
         return f"{rows} rows of {groups} groups; {table.target!r} is predicted from {inputs or 'the groups alone'}"
 
-    def learn(self) -> tuple[Learned, list[str]]:
+    def learn(self) -> tuple[Learned | LearnedShares, list[str]]:
         """A hierarchical prior, learned from all groups but those to test on: it needs none to select a model by.
 
         Returns it, and the places of rows that were left out because their outputs cannot be right.
@@ -367,7 +368,7 @@ class Table(Experiment):
         ids = np.concatenate([part.tasks for part in self.split[:2]])
         options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
         if isinstance(self._likelihood, ClassLikelihood):
-            return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), []
+            return learn_shares(x, y, classes=self._likelihood.classes, **options), []
         found, left_out = learn_from_right_rows(x, y, **options, units=self.scaling.y)
         return found, [self._places[i] for i in np.flatnonzero(left_out)]
 
@@ -389,8 +390,8 @@ class Table(Experiment):
         """A row for each number of shots and of inner steps: means over test tasks, each split at random many times.
 
         The tasks are those that have more rows than shots. The intervals are over tasks: splits of one task are
-        averaged first. Beside them stands what takes no meta-learning (`metavib.training.protocols.obvious`), on the
-        same rows.
+        averaged first. Beside them stands what takes no meta-learning (`metavib.training.protocols.obvious`, and
+        of classes `metavib.groups.class_report.shares`), on the same rows.
         """
         config, test = self.config, self.config.test
         steps, done = steps_at_test(config), 0
@@ -419,7 +420,7 @@ class Table(Experiment):
         (x, y), query = self._rows(self.split.train), tasks.query
         found: dict[str, dict[str, Tensor]] = {}
         if isinstance(self._likelihood, ClassLikelihood):
-            for name, p in obvious.shares(y, self._likelihood.classes, tasks).items():
+            for name, p in shares(y, self._likelihood.classes, tasks).items():
                 log_p = p.gather(-1, query.y.unsqueeze(-1)).squeeze(-1).log()
                 found[name] = {"accuracy": metrics.accuracy(p, query.y, query.mask)}
                 found[name] |= {"log_density": metrics.log_density(log_p, query.mask)}
