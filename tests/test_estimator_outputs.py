@@ -229,6 +229,8 @@ def test_cross_validation_and_pipelines_take_several_outputs():
     pipeline = make_pipeline(StandardScaler(), brief())
     pipeline.fit(X, BOTH, fewshotregressor__tasks=TOWN)
     assert adapt(pipeline, X[:3], BOTH[:3]).predict(X).shape == (96, 2)
+    for none in (adapt(pipeline, X[:0], BOTH[:0]), adapt(pipeline, [], [])):
+        np.testing.assert_array_equal(none.predict(X), pipeline.predict(X))
 
 
 def test_a_damaged_file_of_several_outputs_is_refused(together, tmp_path):

@@ -209,6 +209,7 @@ def test_a_pipeline_adapts_and_stays_as_it_is():
     scaled = pipe[:-1].transform(x)
     np.testing.assert_array_equal(here.predict(x), pipe[-1].adapt(scaled[:6], y[:6]).predict(scaled))
     np.testing.assert_array_equal(pipe.predict(x), before)
+    np.testing.assert_array_equal(adapt(pipe, x[:0], y[:0]).predict(x), before)  # nothing is known of a task
     with pytest.raises(TypeError, match="last step of a pipeline that adapts is a few-shot estimator; got Standard"):
         adapt(make_pipeline(StandardScaler()), x, y)
 

@@ -1,5 +1,6 @@
 """What a table's columns become as numbers: learned once, stored as JSON, the same for every form of the same table."""
 
+import warnings
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 
@@ -208,6 +209,7 @@ def test_codes_are_categories_where_they_are_said_to_be():
         (["1,5", "2,5", "2,5"], "row 1, column 'c': '1,5' is no finite number. Write numbers as 1234.5"),
         (["1,234.5", "2,000", "900"], "row 1, column 'c': '1,234.5' is no finite number. Write numbers as 1234.5"),
         ([[1, 2], [3, 4], [5, 6]], "column 'c' must have one value a row"),
+        (np.array([1j, 2j]), "column 'c' must hold real numbers; got complex ones"),
     ],
 )
 def test_cells_that_do_not_belong_are_refused_with_their_place(cells, message):
@@ -334,3 +336,9 @@ def test_features_are_chosen_and_dropped_by_name():
     with pytest.raises(ValueError, match="no column 'c'"):
         table.features(drop=("c",))
     assert table.features(drop=("a", "b"), beside=("t", "y")) == ()
+
+
+def test_of_no_rows_at_all_nothing_is_said_to_be_useless():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert learn(in_memory({"c": np.zeros(0)}), ["c"]).names == ()

@@ -52,6 +52,26 @@ def test_new_tasks_are_predicted_better_than_by_their_smoothed_share(learned, kn
     assert losses[2] < losses[0] < losses[1] - 0.03
 
 
+def test_the_report_says_how_good_predictions_of_new_tasks_are(tmp_path, capsys):
+    """Beside predictions of people who were never seen, and shares that are counted here once more."""
+    x, y, who, _ = people()
+    learned = FewShotClassifier(random_state=0, verbose=True).fit(x, y, tasks=who)
+    assert str(learned.report_) in capsys.readouterr().out
+    assert [row.known for row in learned.report_.rows] == [0, 1, 3, 5, 10]
+    base = np.mean(y == "yes")
+    x, y, who, _ = people(seed=1)
+    for known, groups, loss, accuracy, usual, smoothed in learned.report_.rows[:4]:  # after ten, two rows are left
+        few = np.arange(len(x)) % 12 < known
+        ours = learned.adapt(x[few], y[few], tasks=who[few]).predict_proba(x[~few], tasks=who[~few])[:, 1]
+        counts = np.bincount(who[few], y[few] == "yes", minlength=190)
+        plain, truth = ((counts + 2 * base) / (known + 2))[who[~few]], y[~few] == "yes"
+        found = [log_loss(truth, p) for p in (ours, np.full(len(truth), base), plain)]
+        np.testing.assert_allclose([loss, usual, smoothed], found, atol=0.05)
+        assert abs(accuracy - np.mean((ours > 0.5) == truth)) < 0.05 and groups > 30
+    learned.save(tmp_path / "learned.safetensors")
+    assert FewShotClassifier.load(tmp_path / "learned.safetensors").report_ == learned.report_
+
+
 @pytest.mark.parametrize("answer", ["yes", "no"])
 def test_rows_of_one_class_are_not_certainty_and_more_of_them_say_more(learned, answer):
     x = people()[0]
@@ -66,7 +86,7 @@ def test_without_a_column_that_says_something_it_is_a_smoothed_share():
     who = np.repeat(np.arange(150), 10)
     yes = rng.random(len(who)) < rng.beta(1, 3, 150)[who]
     x = torch.zeros(len(who), 1, dtype=torch.float64)
-    model = learn_shares(x, torch.tensor(yes).long(), who, classes=2, seed=0)
+    model = learn_shares(x, torch.tensor(yes).long(), who, classes=2, seed=0).model
     shares = Learner(model, preparation=ModelSpace(("no", "yes")))
     for n, hits in ((0, 0), (1, 1), (4, 1), (6, 6)):
         labels = ["yes"] * hits + ["no"] * (n - hits)
@@ -178,7 +198,7 @@ def test_groups_that_are_alike_have_a_memory_of_constant_size():
     rng = np.random.default_rng(0)
     who, x = np.repeat(np.arange(40), 8), torch.tensor(rng.normal(size=(320, 1)))
     y = torch.tensor(rng.random(320) < expit(0.5 * rng.normal(size=40)[who] + x[:, 0].numpy())).long()
-    model = learn_shares(x, y, who, classes=2, seed=0)
+    model = learn_shares(x, y, who, classes=2, seed=0).model
     learner = Learner(model, preparation=ModelSpace((0, 1)))
     few, more = (x[:9], y[:9]), (x[9:30], y[9:30])
     first, rest, whole = (learner.adapt(points) for points in (few, more, (x[:30], y[:30])))
@@ -212,7 +232,7 @@ def test_many_columns_do_not_take_the_place_of_the_level():
     rng = np.random.default_rng(0)
     who, x = np.repeat(np.arange(50), 12), torch.tensor(rng.integers(0, 2, (600, 15)).astype(float) * 2 - 1)
     yes = torch.tensor(rng.random(600) < 1 / (1 + np.exp(-rng.normal(size=50)[who])))
-    features = learn_shares(x, yes.long(), who, classes=2, seed=0).prior.network.body.phi
+    features = learn_shares(x, yes.long(), who, classes=2, seed=0).model.prior.network.body.phi
     own = features.own(x)
     level = own.mean(0)  # of features that are products with a column of mean zero nothing is left
     assert float((own - level).square().sum(-1).mean()) < 0.7 * float(level.square().sum())
@@ -304,7 +324,7 @@ def test_a_row_counts_for_more_where_groups_are_one_way_or_the_other(always):
     log_odds = 3.5 * rng.choice([-1, 1], 60) if always else 1.5 * rng.normal(size=60)
     y = torch.tensor(rng.random(len(who)) < expit(log_odds[who])).long()
     x = torch.zeros(len(who), 1).double()
-    model = learn_shares(x, y, who, classes=2, seed=0)
+    model = learn_shares(x, y, who, classes=2, seed=0).model
     count = float(model.likelihood.count)
     assert 1.4 <= count if always else 0.7 <= count <= 1.4
     if always:
@@ -316,7 +336,7 @@ def test_a_row_counts_for_more_where_groups_are_one_way_or_the_other(always):
 
 def test_files_from_before_rows_were_counted_are_read():
     x, who = torch.linspace(-1, 1, 60).double()[:, None], np.repeat(np.arange(20), 3)
-    state = dict(learn_shares(x, (torch.arange(60) % 5 == 0).long(), who, classes=2, seed=0).state_dict())
+    state = dict(learn_shares(x, (torch.arange(60) % 5 == 0).long(), who, classes=2, seed=0).model.state_dict())
     with pytest.raises(ValueError, match="no number above zero"):
         like_shares(state | {"likelihood.count": torch.tensor(-1.0)})
     del state["likelihood.count"]

@@ -20,7 +20,7 @@ from metavib.data.schema import read_rows
 from metavib.data.table import digest
 from metavib.objective import predictive
 from metavib.random import seeded
-from metavib.show import groups
+from metavib.show import groups, tables
 from metavib.training import build, checkpoint, recipes, run_folder
 from metavib.training import loop as train
 from metavib.training.fields import override
@@ -94,7 +94,7 @@ def test_every_method_trains_and_is_tested_in_a_run_folder(csv, tmp_path, method
     model = train.train(wanted, tmp_path / "run", quiet=True)
     result = experiment(wanted).evaluate(model, quiet=True)
     (row,) = result["rows"]
-    assert result["method"] == method and row["tasks"] == 2 and row["splits"] == 6 and row["support"] == 3
+    assert result["method"] == method and row["tasks"] == 2 and row["splits"] == 6
     assert all(np.isfinite(m["mean"]) for m in row["metrics"].values())
     assert set(row["metrics"]) == {"mse", "log_density", "coverage_50", "coverage_90", "coverage_95"}
 
@@ -413,6 +413,17 @@ def test_the_figure_of_errors_is_of_test_groups_and_knows_no_more_rows_than_they
     assert found.errors[OWN][0] == pytest.approx(before)
 
 
+def test_groups_with_numbers_for_ids_are_drawn_where_they_were_not_learned_from(csv, tmp_path):
+    """A Parquet file has numbers as they are, whose order is not that of their texts."""
+    frame = pd.read_csv(csv)
+    frame["town"] = frame.town.str.removeprefix("town ").astype(int)
+    frame.to_parquet(tmp_path / "t.parquet")
+    wanted = resolve(config(tmp_path / "t.parquet"))
+    train.train(wanted, tmp_path / "run", quiet=True)
+    world = groups._World(Learner.from_run(tmp_path / "run"), wanted)
+    assert set(world.ids[world.test]) == set(map(str, experiment(wanted).split.test.tasks))
+
+
 def test_groups_along_dates_are_drawn_over_their_own_time(tmp_path):
     days, sensor = np.tile(np.arange(8), 14), np.repeat(np.arange(14), 8)
     at = pd.Timestamp("2024-03-01") + pd.to_timedelta(10 * sensor + days, "D")
@@ -434,7 +445,19 @@ def test_groups_along_dates_are_drawn_over_their_own_time(tmp_path):
 def test_reported_numbers_of_support_points_are_those_that_tasks_have(csv):
     wanted = resolve(config(csv, test__shots=[3, 11, 50, 100]))
     rows = experiment(wanted).evaluate(build.model(wanted), quiet=True)["rows"]
-    assert [row["shots"] for row in rows] == [3, 11] and [row["support"] for row in rows] == [3, 11]
+    assert [row["shots"] for row in rows] == [3, 11]
+
+
+def test_only_groups_with_more_rows_than_are_known_are_tested_on(csv, tmp_path):
+    frame = pd.read_csv(csv)
+    small = sorted(set(experiment(resolve(config(csv))).split.test.tasks))[0]
+    kept = (frame.town != small) | (frame.groupby("town").cumcount() < 4)
+    frame[kept].to_csv(tmp_path / "t.csv", index=False)
+    wanted = resolve(config(tmp_path / "t.csv", test__shots=[0, 3, 5, 50]))
+    result = experiment(wanted).evaluate(build.model(wanted), quiet=True)
+    assert [(row["shots"], row["tasks"]) for row in result["rows"]] == [(0, 2), (3, 2), (5, 1), (11, 1)]
+    lines = [[cell.strip() for cell in line.split("|")] for line in tables.evaluation(result).split("\n")]
+    assert [line[1:3] for line in lines[2:6]] == [["0", "2"], ["3", "2"], ["5", "1"], ["11", "1"]]
 
 
 def rewritten(csv, tmp_path, column, change, name="t.csv"):

@@ -91,7 +91,7 @@ def learned():
     x, _, odds = crossed(30 * 15, size=2.5)
     who, rng = np.repeat(np.arange(30), 15), np.random.default_rng(2)
     y = rng.random(len(who)) < expit(odds + 0.7 * rng.normal(size=30)[who])
-    return learn_shares(torch.tensor(x), torch.tensor(y).long(), who, classes=2, seed=0)
+    return learn_shares(torch.tensor(x), torch.tensor(y).long(), who, classes=2, seed=0).model
 
 
 def test_groups_held_out_are_for_trees_where_columns_cross(learned):
@@ -108,7 +108,7 @@ def test_lines_need_no_trees():
     rng = np.random.default_rng(0)
     who, x = np.repeat(np.arange(30), 10), torch.tensor(rng.normal(size=(300, 2)))
     y = torch.tensor(rng.random(300) < expit(x[:, 0].numpy() + rng.normal(size=30)[who])).long()
-    assert not any("trees" in name for name in learn_shares(x, y, who, classes=2, seed=0).state_dict())
+    assert not any("trees" in name for name in learn_shares(x, y, who, classes=2, seed=0).model.state_dict())
 
 
 def test_trees_are_saved_and_read(learned):

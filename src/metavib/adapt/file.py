@@ -235,6 +235,11 @@ def _whereabouts(path: Path, run: Path | None) -> dict[str, str]:
 
 @contextmanager
 def _opened(path: Path | bytes) -> Iterator[Any]:
+    if isinstance(path, Path) and path.is_dir():
+        raise FileNotFoundError(
+            f"{path} is a folder, and what is known of a task is a file. `metavib adapt RUN --support FILE --out "
+            "task.safetensors` makes one; a FILE with a header alone is a task of which nothing is known."
+        )
     if isinstance(path, Path) and not path.is_file():
         raise FileNotFoundError(f"there is no task file {path}.")
     name = path if isinstance(path, Path) else "the task file"

@@ -10,6 +10,7 @@ its pictures. `Learner.from_run` gives its learner that preparation, so that a u
 * `ModelSpace`, for a model without a run: tensors and arrays as they are.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
@@ -38,6 +39,8 @@ from metavib.tasks.task import Examples
 from metavib.training import build
 from metavib.training.config import CLASSIFICATION, EMBEDDINGS, TABLE, Config
 from metavib.training.protocols.table import check_outputs, scaling, schema
+
+WHOLE = re.compile(r"[+-]?[0-9]{1,18}")  # numbers that are written without a point, and have room in 64 bits
 
 
 class Preparation(ABC):
@@ -182,13 +185,16 @@ class Rows(Preparation):
         return table.ids(column)
 
     def beside(self, path: Path) -> list[dict[str, Any]]:
-        """All cells of each row, inputs that are numbers as such."""
-        table = self._table(path)
+        """All cells of each row, inputs that are numbers as such: a column of whole ones as whole ones."""
+        table, rows = self._table(path), read_cells(path)
         assert table is not None
-        plain = {c.name: table.numbers(c.name).tolist() for c in self.schema.columns if isinstance(c, schemas.Number)}
-        rows = read_cells(path)
-        numbers = [{name: None if v[i] != v[i] else v[i] for name, v in plain.items()} for i in range(len(rows))]
-        return [row | found for row, found in zip(rows, numbers, strict=True)]
+        for name in [column.name for column in self.schema.columns if isinstance(column, schemas.Number)]:
+            numbers = table.numbers(name).tolist()
+            cells = [None if v != v else str(row[name]).strip() for row, v in zip(rows, numbers, strict=True)]
+            whole = all(cell is None or WHOLE.fullmatch(cell) for cell in cells)
+            for row, cell, v in zip(rows, cells, numbers, strict=True):
+                row[name] = None if cell is None else int(cell) if whole else v
+        return rows
 
     def place(self, data: Any, row: int) -> str:
         """The line of a CSV file, or the number of a row."""

@@ -323,7 +323,7 @@ def learn(
     of = list(range(len(table)) if groups is None else groups)
     found = Schema(tuple(_learned(table, name, of, forced=name in categories) for name in features))
     unused = [repr(column.name) for column in found.columns if isinstance(column, Unused)]
-    if unused:
+    if unused and len(table):
         warnings.warn(
             f"{table.source}{': ' * bool(table.source)}column{'s' * (len(unused) > 1)} {', '.join(unused)} "
             f"{'are' if len(unused) > 1 else 'is'} not used, which can say nothing of new groups: (almost) no text "

@@ -413,6 +413,8 @@ def cells_of(values: Any, name: str) -> np.ndarray:
         raise ValueError(f"column {name!r} must have one value a row: {error}.") from error
     if cells.ndim != 1:
         raise ValueError(f"column {name!r} must have one value a row; got {cells.shape}.")
+    if cells.dtype.kind == "c":
+        raise ValueError(f"column {name!r} must hold real numbers; got complex ones. Take their parts, as .real.")
     if cells.dtype.kind == "m":
         return cells / np.timedelta64(1, "s")  # durations in seconds
     if cells.dtype.kind == "M":

@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
+    _num_samples,
     check_array,
     check_is_fitted,
     check_X_y,
@@ -470,7 +471,7 @@ def adapt(pipeline: Pipeline, X: Any, y: Any, **options: Any) -> Pipeline:
 
     Args:
         pipeline: fitted, with a few-shot estimator as its last step.
-        X: rows, as the pipeline takes them.
+        X: rows, as the pipeline takes them, or none at all.
         y: their outputs.
         options: others of that estimator's `adapt`: tasks, classes, sample_weight.
 
@@ -489,8 +490,9 @@ def adapt(pipeline: Pipeline, X: Any, y: Any, **options: Any) -> Pipeline:
     *steps, (name, last) = pipeline.steps
     if not hasattr(last, "adapt"):
         raise TypeError(f"the last step of a pipeline that adapts is a few-shot estimator; got {type(last).__name__}.")
-    rows = pipeline[:-1].transform(X) if steps else X
-    return Pipeline([*steps, (name, last.adapt(rows, y, **options))])
+    if steps:
+        X = pipeline[:-1].transform(X) if _num_samples(X) else []  # most steps refuse to transform no rows
+    return Pipeline([*steps, (name, last.adapt(X, y, **options))])
 
 
 def column_of(y: Any, rows: int) -> np.ndarray:

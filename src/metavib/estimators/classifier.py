@@ -19,7 +19,7 @@ from metavib.estimators.columns import KERNELS, Candidate, learn_columns
 from metavib.estimators.models import WIDE
 from metavib.estimators.pictures import Evaluation, are_pictures, one_by_one, said_fields, train
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
-from metavib.groups import learn_shares
+from metavib.groups import ClassReport, learn_shares
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, Likelihood, Softmax
 from metavib.likelihoods.prediction import ClassPrediction, Prediction
@@ -101,11 +101,13 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         missing: mean: NaN becomes the training mean, and an indicator column is added; auto: so, with a warning; or
             refuse.
         random_state: seed or RandomState; decides everything.
-        verbose: draw a progress bar.
+        verbose: draw a progress bar while a network trains; print `report_` where tasks have their classes in common.
 
     Attributes:
         classes_: labels of the columns of `predict_proba`, sorted; those of its task, in an adapted estimator.
-        report_: after a training on pictures, its test on classes that were not learned from; `print` shows a table.
+        report_: where tasks have their classes in common, log losses on tasks held out at each number of known rows,
+            beside those of the shares of classes among all tasks and among the known rows of each; after a training on
+            pictures, its test on classes that were not learned from. `print` shows a table.
         candidates_: where classes are told apart by the columns, the kernels that were tried and the log loss of each
             on tasks of classes held out, the best first.
 
@@ -126,7 +128,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     """
 
     candidates_: list[Candidate]
-    report_: Evaluation
+    report_: ClassReport | Evaluation
     _objective = staticmethod(vib)
 
     def __init__(
@@ -304,10 +306,13 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         self._check_without_network()
         self._check_pairs(rows.ids)
         x, y, ids, weight = rows
-        self.model_ = learn_shares(x, y, ids, classes=len(self.classes_), seed=seed, weight=weight)
+        options: Any = {"classes": len(self.classes_), "seed": seed, "weight": weight}
+        self.model_, self.report_ = learn_shares(x, y, ids, **options)
         self.learner_ = Learner(self.model_, preparation=ModelSpace(self.classes_.tolist()))
         self.history_, self.n_iter_ = None, 1
         self._become(self._without_rows())
+        if self.verbose:
+            print(self.report_)
         return self
 
     def adapt(self, X: Any, y: Any, classes: Any = None, tasks: Any = None, sample_weight: Any = None) -> Self:

@@ -46,7 +46,8 @@ from metavib.estimators.columns import Candidate, like_columns
 from metavib.estimators.pictures import Evaluation
 from metavib.estimators.training import History
 from metavib.files import read_tensors, to_json, with_numbers, write_tensors
-from metavib.groups import Hierarchy, Report, Shares, like, like_shares
+from metavib.groups import ClassReport, Hierarchy, Report, Shares, like, like_shares
+from metavib.groups.class_report import ClassRow
 from metavib.groups.prior import logarithms
 from metavib.groups.report import Row
 from metavib.model import Model
@@ -185,7 +186,12 @@ def _restored(estimator: Any, tensors: dict[str, Tensor], header: dict[str, Any]
         steps, step, scores = fitted["history"]
         estimator.history_ = History(steps, step, tuple((at, score) for at, score in scores))
     if fitted["report"] is not None:
-        estimator.report_ = Report([Row(*row) for row in fitted["report"]], logarithms(estimator.model_))
+        rows = fitted["report"]
+        estimator.report_ = (
+            Report([Row(*row) for row in rows], logarithms(estimator.model_))
+            if classes is None
+            else ClassReport([ClassRow(*row) for row in rows])
+        )
     if classes is not None:
         dtype = np.dtype(classes["dtype"])
         if dtype.kind not in LABELS:

@@ -57,6 +57,8 @@ def columns_of(y: Any, names: Sequence[Name] | None = None) -> dict[Name, np.nda
         found: list[Name] = list(table.names)
     else:
         cells = np.asarray(y)
+        if names is not None and cells.shape == (0,):  # no rows, which have no columns to count
+            cells = np.zeros((0, len(names)))
         cells = cells[:, None] if cells.ndim == 1 else cells
         found = list(range(cells.shape[1]) if names is None or cells.shape[1] != len(names) else names)
         table = Table({str(name): cells_of(column, str(name)) for name, column in zip(found, cells.T, strict=True)})

@@ -9,13 +9,14 @@ nothing changes.
 
 from collections.abc import Callable, Sequence
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from metavib.groups import learning
+from metavib.groups.class_report import HeldOut
 from metavib.model import Model
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples
@@ -28,6 +29,14 @@ WIDTH = 0.5  # standard deviation of the logarithm of the count, beforehand
 ROWS = 3000  # that the shared function is learned from without a fold
 
 
+class Counted(NamedTuple):
+    """The count that is best, the loss under it, and the groups held out beside models that know nothing of them."""
+
+    best: float
+    loss: float
+    held: list[HeldOut]
+
+
 def choose_count(
     without: Callable[[Sequence[np.ndarray], int], Callable[[float], Model]],
     x: Tensor,
@@ -38,11 +47,11 @@ def choose_count(
     folds: int,
     *,
     seed: int,
-) -> tuple[float, float]:
+) -> Counted:
     """The count under which rows of groups held out are most probable, given some others of their group.
 
     A group counts as one row would, since its rows go together: what is compared are sums over groups of the mean log
-    loss of their rows, and a prior that the count is about one. Returns it, and this loss.
+    loss of their rows, and a prior that the count is about one.
 
     Args:
         without: makes models given some groups alone, none of them of a fold, one for each count.
@@ -56,15 +65,17 @@ def choose_count(
     """
     random = np.random.default_rng(seed)
     losses = {count: [0.0] for count in COUNTS}
+    held = []
     for k in range(folds):
         rest = [rows for rows, f in zip(sets, fold, strict=True) if f != k]
         model = without(learning.sample(rest, ROWS, learning.EVIDENCE_EACH, random), k)
         mine = [random.permutation(sets[i]) for i in np.flatnonzero(fold == k)[:GROUPS]]
         for count in COUNTS:
             losses[count] += [loss(model(count), x, y, weight, mine, known) for known in KNOWN]
+        held.append((model, mine, np.concatenate([np.zeros(0, dtype=np.int64), *rest])))
     whole = {count: sum(losses[count]) / len(KNOWN) + 0.5 * (log(count) / WIDTH) ** 2 for count in COUNTS}
     best = min(COUNTS, key=whole.__getitem__)
-    return best, whole[best]
+    return Counted(best, whole[best], [HeldOut(model(best), mine, others) for model, mine, others in held])
 
 
 @torch.no_grad()

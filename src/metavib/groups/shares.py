@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from metavib.encoders import GPEncoder, SiteEncoder
 from metavib.encoders.encoder import Encoder
+from metavib.groups.class_report import ClassReport, report
 from metavib.groups.counting import choose_count
 from metavib.groups.learning import FOLDS, folds
 from metavib.groups.logistic import (
@@ -306,6 +307,13 @@ class EachClass(Encoder):
         return "each of several classes has a prior of its own, and no memory serves them all"
 
 
+class LearnedShares(NamedTuple):
+    """What was learned from groups: the model of a new one, and how good its predictions of groups held out are."""
+
+    model: Model
+    report: ClassReport
+
+
 def learn_shares(
     x: Float[Tensor, "rows d"],
     y: Int[Tensor, " rows"],
@@ -314,7 +322,7 @@ def learn_shares(
     classes: int,
     seed: int,
     weight: Float[Tensor, " rows"] | None = None,
-) -> Model:
+) -> LearnedShares:
     """Learns how probable common classes are in a new group.
 
     Args:
@@ -332,12 +340,14 @@ def learn_shares(
         >>> random = np.random.default_rng(0)
         >>> person, x = np.repeat(np.arange(40), 8), torch.tensor(random.normal(size=(320, 1)))
         >>> yes = torch.tensor(random.random(320) < random.beta(1, 3, 40)[person]).long()
-        >>> model = learn_shares(x, yes, person, classes=2, seed=0)
+        >>> model, report = learn_shares(x, yes, person, classes=2, seed=0)
         >>> def p(n):  # the probability of a yes after n of them
         ...     task = Task(examples(x[:n], torch.ones(n).long()), examples(x[:1], yes[:1]))
         ...     return float(model.likelihood.predict(model(task))[0, 1])
         >>> 0.1 < p(0) < 0.4, p(0) < p(1) < p(5) < 0.99
         (True, True)
+        >>> report.rows[3].log_loss < report.rows[0].log_loss  # after five rows, of people held out
+        True
     """
     weight = torch.ones(len(x), dtype=x.dtype) if weight is None else weight
     sets = members(group)
@@ -350,11 +360,13 @@ def learn_shares(
     ]
     ways = [_way(logits, x, weight) for logits in (list(plain.values()), grown)]
     if all(logit.grown is None for logit in grown):
-        count, _ = choose_count(ways[0].without, x, y, weight, sets, fold, folds(len(sets)), seed=seed)
-        return ways[0].model(count)
-    tried = [choose_count(way.without, x, y, weight, sets, fold, int(fold.max()) + 1, seed=seed) for way in ways]
-    (count, loss), (other, less) = tried
-    return ways[1].model(other) if less < (1 - WORTH) * loss else ways[0].model(count)
+        way, found = ways[0], choose_count(ways[0].without, x, y, weight, sets, fold, folds(len(sets)), seed=seed)
+    else:
+        count = int(fold.max()) + 1
+        tried = [choose_count(way.without, x, y, weight, sets, fold, count, seed=seed) for way in ways]
+        better = tried[1].loss < (1 - WORTH) * tried[0].loss
+        way, found = ways[better], tried[better]
+    return LearnedShares(way.model(found.best), report(found.held, x, y, weight))
 
 
 def _each(x: Tensor, y: Tensor, group: np.ndarray, classes: int, *, seed: int, weight: Tensor) -> dict[int, Logit]:
@@ -423,7 +435,7 @@ def like_shares(state: Mapping[str, Tensor]) -> Model:
         >>> import numpy as np, torch
         >>> from metavib.groups import learn_shares, like_shares
         >>> x, person = torch.linspace(-1, 1, 60).double()[:, None], np.repeat(np.arange(20), 3)
-        >>> saved = learn_shares(x, (torch.arange(60) % 5 == 0).long(), person, classes=2, seed=0).state_dict()
+        >>> saved = learn_shares(x, (torch.arange(60) % 5 == 0).long(), person, classes=2, seed=0).model.state_dict()
         >>> like_shares(saved).load_state_dict(saved)
         <All keys matched successfully>
     """

@@ -61,8 +61,9 @@ class _World:
         self.learner, self.preparation, self.title, self.target = learner, preparation, config.method, table.target
         check_file(table)
         self.cells = read_table(table)
-        self.ids = np.array(self.cells.ids(table.task)).astype(str)
-        train, _, test = split_tasks(self.ids)
+        ids = np.array(self.cells.ids(table.task))
+        train, _, test = split_tasks(ids)  # as training did: 2 comes before 10, and "10" before "2"
+        self.ids = ids.astype(str)
         self.x = preparation.inputs(self.cells).numpy()
         self.y = np.array(self.cells.labels(table.target)) if preparation.classes else self.cells.outputs(table.target)
         self.train, self.test = np.flatnonzero(train), np.flatnonzero(test)

@@ -113,13 +113,14 @@ def of_table(result: dict[str, Any]) -> str:
     first = result["rows"][0]
     metrics, others = first["metrics"], list(first["obvious"])
     real = "mse" in metrics
-    header = ["rows known of a group", *_heads(first)[1:], "typical error" if real else "log loss", *others]
+    header = ["rows known of a group", "groups", *_heads(first)[1:], "typical error" if real else "log loss", *others]
     header += [_title(name) for name in metrics if name not in ("mse", "log_density", "coverage_50")]
     header += ["log density"] if real else []
     rows = []
     for row in result["rows"]:
         found = [row["metrics"], *(row["obvious"][name] for name in others)]
-        cells = [str(row["shots"]), *_sizes(row)[1:], *(_typical(m["mse"]) if real else _loss(m) for m in found)]
+        cells = [str(row["shots"]), str(row["tasks"]), *_sizes(row)[1:]]
+        cells += [_typical(m["mse"]) if real else _loss(m) for m in found]
         own = [name for name in metrics if name not in ("mse", "log_density", "coverage_50")]
         cells += [plus_minus(row["metrics"][name], 2) for name in own]
         rows.append(cells + ([plus_minus(row["metrics"]["log_density"])] if real else []))
@@ -128,7 +129,7 @@ def of_table(result: dict[str, Any]) -> str:
     beside = " The two columns beside it are ridges, of all rows and of the known ones of a group." if real else ""
     groups = f"{first['tasks']} group{'s' * (first['tasks'] != 1)} that {'were' if first['tasks'] != 1 else 'was'}"
     few = " So few groups say little of others: look at those that were learned from, held out in turn."
-    few *= real and first["tasks"] < FEW
+    few *= first["tasks"] < FEW
     return markdown(header, rows) + (
         f"\n\nOn {groups} not learned from; {loss} {unit} {result['target']!r}; ± is a 95% interval over groups."
         f"{beside}{few}"
@@ -136,15 +137,28 @@ def of_table(result: dict[str, Any]) -> str:
 
 
 def held_out(rows: list[dict[str, Any]], target: str) -> str:
-    """How well groups that were learned from are predicted, each held out in its turn: `metavib.groups.report.Row`."""
-    header = ["rows known of a group", "groups", "typical error", "one function for all", "each group alone"]
+    """How well groups that were learned from are predicted, each held out in its turn.
+
+    Args:
+        rows: the fields of `metavib.groups.report.Row`, or of classes those of `metavib.groups.class_report.ClassRow`.
+        target: the column that is predicted.
+    """
+    real = "rmse" in rows[0]
+    if real:
+        columns = {"typical error": "rmse", "one function for all": "shared", "each group alone": "alone"}
+        last = {"90% coverage": "coverage"}
+    else:
+        columns = {"log loss": "log_loss", "shares of all groups": "usual", "smoothed shares of the K rows": "smoothed"}
+        last = {"accuracy": "accuracy"}
     cells = [
-        [str(r["known"]), str(r["groups"]), *(f"{r[name]:.4g}" for name in ("rmse", "shared", "alone"))]
-        + [f"{r['coverage']:.2f}"]
+        [str(r["known"]), str(r["groups"])]
+        + [f"{r[name]:.4g}" if real else f"{r[name]:.3f}" for name in columns.values()]
+        + [f"{r[name]:.2f}" for name in last.values()]
         for r in rows
     ]
-    return markdown([*header, "90% coverage"], cells) + (
-        f"\n\nThe same of the groups that were learned from, each held out in its turn, in the units of {target!r}."
+    return markdown(["rows known of a group", "groups", *columns, *last], cells) + (
+        "\n\nThe same of the groups that were learned from, each held out in its turn"
+        f"{f', in the units of {target!r}' * real}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What one would do with a table without meta-learning: one line for all groups, one of each, or the shares of classes.
+"""What one would do with numbers in a table without meta-learning: one line for all groups, or one of each.
 
 Numbers of a run mean little without these beside them. A task is a group whose support is known and whose query is
 predicted; rows are standardised as the run has them.
@@ -11,8 +11,6 @@ from torch import Tensor
 from metavib.tasks.task import Task
 
 POOLED, OWN = "one function for all", "each group alone"  # as in `metavib.groups.Report`
-USUAL, SMOOTHED = "shares of all groups", "smoothed shares of the K rows"
-ROWS = 2.0  # rows that the shares of all groups count for
 
 
 def ridge(x: np.ndarray, y: np.ndarray, at: np.ndarray, *, penalty: float = 1.0) -> np.ndarray:
@@ -38,20 +36,3 @@ def ridges(x: Tensor, y: Tensor, tasks: Task) -> dict[str, Tensor]:
         mine, targets = known.x[i][mask].numpy(), known.y[i][mask].numpy()
         own[i] = ridge(mine, targets, query.x[i].numpy()) if len(mine) else float(y.mean())
     return {POOLED: torch.as_tensor(pooled), OWN: torch.as_tensor(own)}
-
-
-def shares(y: Tensor, classes: int, tasks: Task) -> dict[str, Tensor]:
-    """Probabilities `(tasks, v, classes)`: shares among all rows, and those among a group's known rows, smoothed.
-
-    Args:
-        y: the classes of all rows that were learned from.
-        classes: how many there are.
-        tasks: groups `(tasks, ...)` to predict.
-    """
-    usual = torch.bincount(y, minlength=classes).double() + 0.5
-    usual = usual / usual.sum()
-    one_hot = torch.nn.functional.one_hot(tasks.support.y, classes) * tasks.support.mask.unsqueeze(-1)
-    counts = one_hot.sum(-2).double() + ROWS * usual
-    own = counts / counts.sum(-1, keepdim=True)
-    shape = (*tasks.query.y.shape, classes)
-    return {USUAL: usual.expand(shape), SMOOTHED: own.unsqueeze(-2).expand(shape)}

@@ -22,7 +22,8 @@ from metavib.data.schema import Rows, Schema
 from metavib.data.table import Table as Cells
 from metavib.data.table import digest, number, read, shown
 from metavib.files import naming
-from metavib.groups import Learned, Report, learn_shares
+from metavib.groups import Learned, LearnedShares, learn_shares
+from metavib.groups.class_report import shares
 from metavib.groups.outliers import learn_from_right_rows
 from metavib.likelihoods import ClassLikelihood, Likelihood, RealLikelihood
 from metavib.model import Model
@@ -347,7 +348,7 @@ class Table(Experiment):
             sizes = {"shots": tasks.shots, "queries": tasks.queries}
             self.source = self._tasks(self.split.train, **sizes, min_shots=tasks.min_shots)
             self._validation = self._tasks(self.split.validation, **sizes, min_shots=tasks.min_shots)
-            self._tested = len(self._tasks(self.split.test, shots=1, queries=1))  # refused now rather than later
+            self._tasks(self.split.test, shots=1, queries=1)  # refused now rather than later
 
     def described(self) -> str:
         """What is learned from, in words: how many rows, and from which columns the outputs are predicted."""
@@ -357,7 +358,7 @@ class Table(Experiment):
         inputs = ", ".join(columns[:SHOWN]) + f" and {len(columns) - SHOWN} more" * (len(columns) > SHOWN)
         return f"{rows} rows of {groups} groups; {table.target!r} is predicted from {inputs or 'the groups alone'}"
 
-    def learn(self) -> tuple[Learned, list[str]]:
+    def learn(self) -> tuple[Learned | LearnedShares, list[str]]:
         """A hierarchical prior, learned from all groups but those to test on: it needs none to select a model by.
 
         Returns it, and the places of rows that were left out because their outputs cannot be right.
@@ -367,7 +368,7 @@ class Table(Experiment):
         ids = np.concatenate([part.tasks for part in self.split[:2]])
         options: Any = {"group": np.unique(ids, return_inverse=True)[1], "seed": self.config.seed}
         if isinstance(self._likelihood, ClassLikelihood):
-            return Learned(learn_shares(x, y, classes=self._likelihood.classes, **options), Report([])), []
+            return learn_shares(x, y, classes=self._likelihood.classes, **options), []
         found, left_out = learn_from_right_rows(x, y, **options, units=self.scaling.y)
         return found, [self._places[i] for i in np.flatnonzero(left_out)]
 
@@ -388,25 +389,27 @@ class Table(Experiment):
     def evaluate(self, model: Model, *, temperature: Temperature = PLAIN, quiet: bool = False) -> dict[str, Any]:
         """A row for each number of shots and of inner steps: means over test tasks, each split at random many times.
 
-        The intervals are over tasks: splits of one task are averaged first. Beside them stands what takes no
-        meta-learning (`metavib.training.protocols.obvious`), on the same rows.
+        The tasks are those that have more rows than shots. The intervals are over tasks: splits of one task are
+        averaged first. Beside them stands what takes no meta-learning (`metavib.training.protocols.obvious`, and
+        of classes `metavib.groups.class_report.shares`), on the same rows.
         """
         config, test = self.config, self.config.test
-        steps = steps_at_test(config)
+        steps, done = steps_at_test(config), 0
         rows: list[dict[str, Any]] = []
-        count = self._tested
-        splits = ceil(test.tasks / count)
         sizes = self._sizes(test.shots or (config.tasks.shots,))
-        with Bar("testing", len(sizes) * len(steps) * splits * count, show=not quiet) as advance:
-            for shots in sizes:
-                source = self._tasks(self.split.test, shots=shots, queries=test.queries)
+        sources = {k: self._tasks(self.split.test, shots=k, queries=test.queries, more_than=k) for k in sizes}
+        splits_of = {k: ceil(test.tasks / len(source)) for k, source in sources.items()}
+        whole = len(steps) * sum(splits_of[k] * len(source) for k, source in sources.items())
+        with Bar("testing", whole, show=not quiet) as advance:
+            for shots, source in sources.items():
+                count, splits = len(source), splits_of[shots]
                 tasks = source.split(torch.arange(count).repeat(splits), seeded(test.seed, TEST, shots))
                 beside = {name: _summaries(scores, splits, count) for name, scores in self._obvious(tasks).items()}
                 for inner in steps:
-                    tested, done = build.at_test(model, config, inner_steps=inner), len(rows) * splits * count
+                    tested = build.at_test(model, config, inner_steps=inner)
                     columns = score_all(partial(self.score, tested), tasks, advance, done=done, note=f"K = {shots}")
-                    support = float(tasks.support.mask.sum(-1).double().mean())
-                    row: dict[str, Any] = {"shots": shots, "tasks": count, "splits": splits, "support": support}
+                    done += splits * count
+                    row: dict[str, Any] = {"shots": shots, "tasks": count, "splits": splits}
                     row |= {"metrics": _summaries(columns, splits, count), "obvious": beside}
                     rows.append(row if inner is None else {**row, "inner_steps": inner})
         about = {"experiment": "table", "method": config.method, "repeats": config.repeats}
@@ -417,7 +420,7 @@ class Table(Experiment):
         (x, y), query = self._rows(self.split.train), tasks.query
         found: dict[str, dict[str, Tensor]] = {}
         if isinstance(self._likelihood, ClassLikelihood):
-            for name, p in obvious.shares(y, self._likelihood.classes, tasks).items():
+            for name, p in shares(y, self._likelihood.classes, tasks).items():
                 log_p = p.gather(-1, query.y.unsqueeze(-1)).squeeze(-1).log()
                 found[name] = {"accuracy": metrics.accuracy(p, query.y, query.mask)}
                 found[name] |= {"log_density": metrics.log_density(log_p, query.mask)}
@@ -470,11 +473,14 @@ class Table(Experiment):
         x, y = self.scaling.x.standardise(torch.tensor(rows.x)), torch.tensor(rows.y)
         return x, y.long() if isinstance(self._likelihood, ClassLikelihood) else self.scaling.y.standardise(y)
 
-    def _tasks(self, rows: Rows, *, shots: int, queries: int, min_shots: int | None = None) -> TableTasks:
-        """The groups of two rows or more: of one row there is nothing to predict another from."""
+    def _tasks(
+        self, rows: Rows, *, shots: int, queries: int, min_shots: int | None = None, more_than: int = 1
+    ) -> TableTasks:
+        """The groups that have more rows than some number, and two at least, one to learn from and one to predict."""
         assert rows.tasks is not None
         _, number, counts = np.unique(rows.tasks, return_inverse=True, return_counts=True)
-        rows = _select(rows, counts[number] > 1) if (counts > 1).any() else rows
+        large = counts > max(1, more_than)
+        rows = _select(rows, large[number]) if large.any() else rows
         return TableTasks(*self._rows(rows), rows.tasks, shots=shots, queries=queries, min_shots=min_shots)
 
 
