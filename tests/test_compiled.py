@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,6 +84,16 @@ def test_a_compiled_supervised_stage_is_the_written_one(backend: str, device: st
     found = json.loads(done.stdout.splitlines()[-1])
     assert not found["failed"] and found["same streams"]
     assert max(found["gaps"].values()) < 1e-5, found
+
+
+@pytest.mark.parametrize(("backend", "device"), [("aot_eager", "cpu"), GPU])
+def test_gradients_of_compiled_inner_steps_are_finite_in_half_precision(backend: str, device: str) -> None:
+    """A derivative that looks for a rounded maximum among numbers that were not rounded would be 0 / 0."""
+    command = [sys.executable, str(HERE / "compiled_in_bfloat16.py"), backend, device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert np.isfinite(found["bounds"]).all() and 0 < found["length"] < np.inf, found
 
 
 def test_short_work_is_not_compiled() -> None:

@@ -517,9 +517,14 @@ def test_dates_may_have_points_where_the_year_comes_first_and_versions_are_no_da
     assert '"category"' in resolve(named).tasks.table.columns[0]
 
 
-def test_zeros_and_ones_and_labels_that_differ_in_case_are_spoken_of(csv, tmp_path):
-    with pytest.warns(UserWarning, match="column 'y' holds 0 and 1 alone, and is learned as a number; --likelihood"):
-        resolve(config(rewritten(csv, tmp_path, "y", lambda y: (y > 500).astype(int))))
+def test_zeros_and_ones_are_two_classes_unless_a_likelihood_is_named(csv, tmp_path):
+    binary = rewritten(csv, tmp_path, "y", lambda y: (y > 500).astype(int))
+    assert resolve(config(binary)).model.likelihood == "bernoulli"
+    assert resolve(config(binary, model__likelihood="gaussian")).model.likelihood == "gaussian"
+    assert resolve(config(csv)).model.likelihood == "gaussian"
+
+
+def test_labels_that_differ_in_case_are_spoken_of(csv, tmp_path):
     with pytest.warns(UserWarning, match="the labels 'Yes' and 'yes', which count as two classes"):
         resolve(config(rewritten(csv, tmp_path, "y", lambda y: ["Yes", "yes", "no"] * 56)))
 

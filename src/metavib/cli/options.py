@@ -113,7 +113,7 @@ LikelihoodName = Annotated[
     str | None,
     typer.Option(
         help="Kind of outputs: gaussian, student-t (heavy tails, outliers), poisson (counts), bernoulli (two "
-        "classes) or softmax (more). Without it: gaussian for numbers, and what fits for labels."
+        "classes) or softmax (more). Without it: gaussian for numbers, and what fits for labels and for 0 and 1."
     ),
 ]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ def _bound(config: Config, phi: Backbone, weight_samples: int) -> Model:
             samples=weight_samples,
         )
     k, q = kernel(options, phi.features), sites(options, phi.features)
-    if options.sites == "exact" and options.likelihood != "gaussian":
+    if options.sites == "exact" and not isinstance(p_y, Gaussian):
         raise ValueError(
             f"model.sites = exact needs the gaussian likelihood; for {options.likelihood} take simplified or full"
             f"{', or general' * (p_y.latents == 1)}."
@@ -192,8 +193,10 @@ def backbone(config: Config) -> Backbone:
 def likelihood(config: Config) -> Likelihood:
     """p(y | f), as `model.likelihood` names it."""
     options = config.model
+    gaussian = partial(Gaussian, options.noise, floor=options.noise_floor, learn=options.learn_noise)
     named = {
-        "gaussian": lambda: Gaussian(options.noise, floor=options.noise_floor, learn=options.learn_noise),
+        "gaussian": gaussian,
+        "auto": gaussian,  # of a table whose file has not been looked at yet
         "student-t": lambda: StudentT(options.noise, floor=options.noise_floor),
         "poisson": Poisson,
         "bernoulli": Bernoulli,

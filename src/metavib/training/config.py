@@ -249,7 +249,8 @@ class ModelConfig:
         sites: how support points become sites: exact, simplified, full or general.
         site_m: where the factor m of simplified and full sites starts.
         site_s: where the variance s of simplified and full sites starts.
-        likelihood: how outputs depend on the function: gaussian, student-t, poisson, bernoulli or softmax.
+        likelihood: how outputs depend on the function: gaussian, student-t, poisson, bernoulli or softmax; on tables
+            also auto, which is gaussian for numbers and one of classes for labels, 0 and 1 among them.
         noise: where the noise variance of a real-valued likelihood starts.
         noise_floor: lower bound of that noise variance.
         learn_noise: learn the noise variance of the Gaussian likelihood.

@@ -79,7 +79,8 @@ _SINUSOID: dict[str, Changes] = {  # the paper's rates and beta; five tasks in e
 
 
 # Tables of one's own, whose inputs and outputs are standardised: tasks of any size, so training supports of any size.
-_AS_THEY_ARE: Changes = {"tasks.table.missing": "auto"}  # tables of one's own have gaps, which are filled and told of
+# Tables of one's own have gaps, which are filled and told of, and numbers or classes for outputs.
+_AS_THEY_ARE: Changes = {"tasks.table.missing": "auto", "model.likelihood": "auto"}
 _TABLE: Changes = {
     **_AS_THEY_ARE,
     "tasks.shots": 20,

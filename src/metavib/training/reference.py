@@ -190,17 +190,17 @@ PLACES = (
     ),
     Place(
         "the likelihoods gaussian and student-t",
-        lambda c: c.method in BOUND and c.model.likelihood in ("gaussian", "student-t"),
+        lambda c: c.method in BOUND and c.model.likelihood in ("auto", "gaussian", "student-t"),
         ("model.noise", "model.noise_floor"),
     ),
     Place(
         "the likelihood gaussian",
-        lambda c: c.method in BOUND and c.model.likelihood == "gaussian",
+        lambda c: c.method in BOUND and c.model.likelihood in ("auto", "gaussian"),
         ("model.learn_noise",),
     ),
     Place(
         "the likelihood softmax",
-        lambda c: c.method in BOUND and c.model.likelihood == "softmax",
+        lambda c: c.method in BOUND and c.model.likelihood in ("auto", "softmax"),
         ("model.samples",),
     ),
     Place(

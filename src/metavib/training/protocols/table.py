@@ -41,6 +41,7 @@ from metavib.training.protocols import obvious
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 from metavib.training.protocols.regression import LEVELS, score_all, steps_at_test, summarise
 
+AUTO = "auto"  # the likelihood that fits the outputs of the file
 REAL = ("gaussian", "student-t")  # likelihoods whose outputs have units, and are standardised
 SHOWN = 20  # input columns that are named, at most
 CLASSES = 50  # of a target, at most: more different labels are no classes
@@ -63,9 +64,9 @@ class Split(NamedTuple):
 def resolve(config: Config) -> Config:
     """The config with what the file decides filled in: columns, standardisation (of the training tasks), digest.
 
-    Outputs that are labels make the likelihood one of classes, bernoulli for two and softmax for more. Sites that fit
-    the likelihood replace exact ones, which only the Gaussian has. Resolving twice changes nothing as long as the file
-    is the same.
+    Outputs that are labels make the likelihood one of classes, bernoulli for two and softmax for more; so do 0 and 1,
+    unless a likelihood is named. Sites that fit the likelihood replace exact ones, which only the Gaussian has.
+    Resolving twice changes nothing as long as the file is the same.
     """
     table = config.tasks.table
     if table.csv is None:
@@ -192,14 +193,17 @@ def _with_likelihood(config: Config, cells: Cells) -> Config:
     model, tasks, target = config.model, config.tasks, config.tasks.table.target
     labelled = schemas.is_text(cells, target)
     name, classes = model.likelihood, tuple[str, ...]()
-    if labelled and name not in ("gaussian", "bernoulli", "softmax"):
+    if labelled and name not in (AUTO, "gaussian", "bernoulli", "softmax"):
         raise ValueError(f"{cells.source}: column {target!r} holds labels, and {name} takes numbers.")
+    if name == AUTO and not labelled:
+        name = "bernoulli" if set(cells[target].tolist()) == {0, 1} else "gaussian"
     if labelled or name in ("bernoulli", "softmax"):
         found = set(cells.labels(target))
         if not 2 <= len(found) <= CLASSES and name != "bernoulli":
             raise _no_classes(cells, target, len(found))
         _warn_of_case(cells, target, found)
-        name = name if name != "gaussian" else "bernoulli" if len(found) == 2 else "softmax"
+        if name in (AUTO, "gaussian"):
+            name = "bernoulli" if len(found) == 2 else "softmax"
         if name == "bernoulli" and len(found) != 2 and not found <= {"0", "1"}:
             raise ValueError(
                 f"{cells.source}: column {target!r} must hold 0 and 1, or two labels, under bernoulli; it has "
@@ -207,13 +211,6 @@ def _with_likelihood(config: Config, cells: Cells) -> Config:
             )
         if name == "softmax" or not found <= {"0", "1"}:
             classes = tuple(sorted(found, key=_numbers_first))
-    elif name == "gaussian" and set(cells[target].tolist()) == {0, 1}:
-        warnings.warn(
-            f"{cells.source}: column {target!r} holds 0 and 1 alone, and is learned as a number; --likelihood "
-            "bernoulli learns how probable a 1 is.",
-            UserWarning,
-            stacklevel=3,
-        )
     if config.method == HIERARCHICAL and name not in ("gaussian", "bernoulli", "softmax"):
         raise ValueError(
             f"{HIERARCHICAL} learns numbers and classes; for {name} outputs train a network: --method gp-vib."
