@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 import benchmarks.tables.__main__ as command
-from benchmarks.tables import classification, data, lists, protocol, regression, report, run
+from benchmarks.tables import classification, data, few, lists, protocol, regression, report, run
 
 
 def made(kind: str = "real", *, groups: int = 12, rows: int = 14, seed: int = 0) -> data.Table:
@@ -211,3 +211,33 @@ def test_what_has_not_changed_is_not_run_again(tmp_path, monkeypatch) -> None:
     run.measure(["made"], tmp_path, tell=told.append)
     assert len(told) == 5 + 1
     assert "group mean" in report.report(first, "group mean", "Made up.")
+
+
+def test_few_groups_are_learned_from_and_others_tried_on() -> None:
+    table = made(groups=14)
+    short = table.group == "g3"
+    short[np.flatnonzero(short)[:3]] = False  # of this group three rows are left, too few to count at every K
+    table = table._replace(x=table.x[~short].reset_index(drop=True), y=table.y[~short], group=table.group[~short])
+    rows, trials = few.draw(table, 8, seed=0)
+    assert len(np.unique(rows.group)) == 8 and "g3" not in rows.group
+    assert [(known, len(of)) for known, of in trials] == [(0, 5), (1, 5), (3, 5)]
+    assert not {y for _, of in trials for t in of for y in (*t.y, *t.truth)} & set(rows.y)
+
+
+def test_scores_of_few_groups_do_not_depend_on_the_units_of_outputs() -> None:
+    table = made()
+    tables = [table, table._replace(name="in other units", y=1000 * table.y - 7)]
+    found, seconds = few.measure(regression.METHODS["ridge + offset"], tables, 8, 2)
+    assert set(seconds) == {"made", "in other units"} and len(found) == 2 * 2 * 3
+    for draw in range(2):
+        for known in few.KNOWN:
+            assert found["made", draw, known] == pytest.approx(found["in other units", draw, known], rel=1e-6)
+
+
+def test_the_mean_of_few_groups_is_over_tables_of_the_means_of_draws() -> None:
+    values = {("a", 0, 1): 1.0, ("a", 1, 1): 3.0, ("b", 0, 1): 6.0, ("b", 0, 0): 99.0}
+    assert few.mean_and_error(values, 1) == pytest.approx((4.0, 2.0))  # of 2 and 6, whose deviation is sqrt(8)
+    score = {"rmse": 1.0, "log density": -1.0, "coverage": 0.9}
+    cells = [(table, 0, known) for table in "ab" for known in few.KNOWN]
+    text = few.summary({"ours": dict.fromkeys(cells, score), "twice": dict.fromkeys(cells, score | {"rmse": 2.0})})
+    assert "| ours | 0.000 ± 0.000 |" in text and "| twice | 0.693 ± 0.000 |" in text

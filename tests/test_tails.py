@@ -144,18 +144,27 @@ def test_few_groups_leave_the_width_near_what_the_evidence_says() -> None:
     assert usual().factor < of(4).factor < of(200).factor == pytest.approx(2.56, rel=0.2)
 
 
-@pytest.mark.parametrize("groups", [4, 16])
-def test_intervals_from_few_gaussian_groups_hold_as_often_as_they_say(groups) -> None:
-    """Tails that few groups cannot rule out leave variances as they are: 90 % intervals of new rows hold 90 %."""
+@pytest.mark.parametrize(("groups", "least"), [(4, 0.84), (8, 0.885), (16, 0.89), (60, 0.89)])
+def test_intervals_hold_where_variances_are_known_from_as_many_groups(groups, least) -> None:
+    """What G groups say of a variance is off by a chi-squared of G - 1 degrees of freedom over these, by chance.
+
+    Means over 60 such chances, with no row known and with five, are 0.88, 0.90, 0.90 and 0.90 for 4, 8, 16 and 60
+    groups. With the prior of many groups, as if variances were known, they would be 0.83, 0.875, 0.89 and 0.90.
+    """
     inside = []
-    for seed in range(20):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
-        found, _ = fitted(simulated(rng, groups, None, None), [13] * groups)
-        for part in simulated(rng, 200, None, None):
+        learned = rng.chisquare(groups - 1) / (groups - 1)
+
+        def taken(part, learned=learned):
+            return part._replace(var=learned * part.var, deviation=part.deviation / learned)
+
+        found, _ = fitted([taken(part) for part in simulated(rng, groups, None, None)], [13] * groups)
+        for part in map(taken, simulated(rng, 100, None, None)):
             c, a, *_ = found
             scale = np.sqrt(c * part.var * (a + part.deviation / c) / (a + part.known))
             inside.append(np.mean(abs(part.off) < scale * stats.t.ppf(0.95, found.freedom(part.known))))
-    assert np.mean(inside) == pytest.approx(0.9, abs=0.007)
+    assert least < np.mean(inside) < 0.91
 
 
 @given(a=st.floats(LOWEST, 500), nu=st.floats(LOWEST, 500), n=st.integers(0, 20))

@@ -72,9 +72,16 @@ def split(table: Table, seed: int) -> tuple[Rows, list[tuple[int, list[Trial]]]]
     random = np.random.default_rng([seed, 1])
     names = random.permutation(np.unique(table.group))
     cut = round(2 / 3 * len(names))
-    train = np.isin(table.group, names[:cut])
+    return divide(table, names[:cut], names[cut:], random)
+
+
+def divide(
+    table: Table, learned: np.ndarray, tried: np.ndarray, random: np.random.Generator
+) -> tuple[Rows, list[tuple[int, list[Trial]]]]:
+    """Rows of the groups to learn from, and for each K those to be tried on, all of them given by name."""
+    train = np.isin(table.group, learned)
     rows = Rows(table.x[train].reset_index(drop=True), table.y[train], table.group[train])
-    orders = [random.permutation(np.flatnonzero(table.group == name)) for name in names[cut:]]
+    orders = [random.permutation(np.flatnonzero(table.group == name)) for name in tried]
     orders = sorted(orders, key=lambda order: len(order) < 2)[:GROUPS]
     found = []
     for known in KNOWN:

@@ -18,8 +18,11 @@ and $\nu$ those are taken under which groups held out have the highest density a
 a prior, which is what remains where there are few groups: that tails are of little weight, and that *variances* are
 what the evidence says. A t distribution has the variance $d / (d - 2)$ times its squared scale. So the prior of c lies
 around the mean of $(d - 2) / d$ over those numbers of rows, not around 1: tails make a prediction of a different shape,
-and not a wider one. Rows that are left out of learning, since they cannot be right, count among the rows that are
-predicted: new groups may have such rows too.
+and not a wider one. But G groups are no more than G draws of what groups are like. The variances that they show are
+known with about G degrees of freedom, and those that are too small by chance cost more than those that are too large.
+So the prior of a lies around G where there are less than twenty groups, and that of c is larger by $1 + 2/G$. Rows that
+are left out of learning, since they cannot be right, count among the rows that are predicted: new groups may have such
+rows too.
 
 With few groups and many columns a group's own function can follow every row that was learned from, and the evidence
 then finds less noise than there is: predictions are too sure the more rows of a group are known. So the noise variance
@@ -28,7 +31,7 @@ may be larger by one more factor than c, the best of `NOISES` by the same densit
 
 from collections.abc import Sequence
 from copy import deepcopy
-from math import inf, log, sqrt
+from math import inf, log, log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +50,8 @@ from metavib.tasks.task import Examples
 QUERIES = 10  # rows of each group that are predicted, beside those that were left out of learning
 LOWEST = 4.2  # of a and nu: the variance of predictions exists, whatever is known
 SPREAD = 0.2  # deviation of log c in its prior: with few groups variances stay what the evidence says
-USUAL, DECADES = 3.0, 1.5  # mean and deviation of log(a - LOWEST) and log(nu - LOWEST) in theirs
+USUAL, DECADES = 3.0, 1.5  # mean (of many groups) and deviation of log(a - LOWEST) and log(nu - LOWEST) in theirs
+FEW = 2.0  # over the number of groups: by what share variances are larger, since they are known from these alone
 WIDTHS = (0.5, 4.0)  # of c: rows without noise would make it nothing, and a group's own function with it
 NOISES = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0)  # factors of the noise variance alone
 LOUDER = 1.0  # deviation of the logarithm of such a factor in its prior
@@ -151,17 +155,19 @@ def fitted(parts: Sequence[Residuals], sizes: Sequence[int]) -> tuple[Tails, flo
     """
     from scipy.optimize import minimize
 
-    count = len(sizes) * sqrt(min(ROWS, sum(sizes) / len(sizes)))
+    groups = len(sizes)
+    count = groups * sqrt(min(ROWS, sum(sizes) / groups))
+    likely = np.array([min(USUAL, log(groups)), USUAL])
     known = [int(part.known[0]) for part in parts]
 
     def negative(theta: np.ndarray) -> float:
         found = _tails(theta)
         value = np.mean([part.mean_log_density(found) for part in parts])
-        wider = theta[0] - log(found.neutral(known).factor)
-        prior = (wider / SPREAD) ** 2 + (((theta[1:] - USUAL) / DECADES) ** 2).sum()
+        wider = theta[0] - log(found.neutral(known).factor) - log1p(FEW / groups)
+        prior = (wider / SPREAD) ** 2 + (((theta[1:] - likely) / DECADES) ** 2).sum()
         return float(0.5 * prior - count * value)
 
-    start = np.array([0.0, USUAL, USUAL])
+    start = np.array([0.0, *likely])
     simplex = start + np.concatenate([np.zeros((1, 3)), 0.5 * np.eye(3)])
     options = {"initial_simplex": simplex, "maxiter": 150, "xatol": 0.02, "fatol": 0.01}
     found = minimize(negative, start, method="Nelder-Mead", options=options)
