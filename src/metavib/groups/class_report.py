@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.groups.report import KNOWN, QUERIES
+from metavib.groups.report import KNOWN, QUERIES, in_columns
 from metavib.groups.rows import block
 from metavib.likelihoods import ClassLikelihood
 from metavib.model import Model
@@ -59,12 +59,11 @@ class ClassReport(NamedTuple):
 
     def __str__(self) -> str:
         titles = ("rows known of a new group", "log loss", USUAL, SMOOTHED, "classes right")
-        lines = ["  ".join(titles)]
-        for r in self.rows:
-            losses = (f"{value:.3f}" for value in (r.log_loss, r.usual, r.smoothed))
-            cells = (str(r.known), *losses, f"{100 * r.accuracy:.0f} %")
-            lines.append("  ".join(cell.rjust(len(title)) for cell, title in zip(cells, titles, strict=True)))
-        return "\n".join(lines)
+        cells = [
+            (f"{r.known}", f"{r.log_loss:.3f}", f"{r.usual:.3f}", f"{r.smoothed:.3f}", f"{100 * r.accuracy:.0f} %")
+            for r in self.rows
+        ]
+        return in_columns(titles, cells)
 
 
 def shares(y: Tensor, classes: int, tasks: Task, *, weight: Tensor | None = None) -> dict[str, Tensor]:

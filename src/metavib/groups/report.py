@@ -74,11 +74,28 @@ class Report(NamedTuple):
             "each group alone",
             "90 % intervals hold",
         )
-        lines = ["  ".join(titles)]
-        for r in self.rows:
-            cells = (f"{r.known}", f"{r.rmse:.4g}", f"{r.shared:.4g}", f"{r.alone:.4g}", f"{100 * r.coverage:.0f} %")
-            lines.append("  ".join(cell.rjust(len(title)) for cell, title in zip(cells, titles, strict=True)))
-        return "\n".join([*lines, *([self.logarithms] if self.logarithms else [])])
+        cells = [
+            (f"{r.known}", f"{r.rmse:.4g}", f"{r.shared:.4g}", f"{r.alone:.4g}", f"{100 * r.coverage:.0f} %")
+            for r in self.rows
+        ]
+        return "\n".join([in_columns(titles, cells), *([self.logarithms] if self.logarithms else [])])
+
+
+def in_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells below their titles; a sentence where there are none, since groups were too few.
+
+    Args:
+        titles: of the columns.
+        rows: their cells, of each number of known rows.
+
+    Example:
+        >>> print(in_columns(("rows known", "error"), []))
+        There are too few groups to hold some out: how good predictions of new ones are is not known.
+    """
+    if not rows:
+        return "There are too few groups to hold some out: how good predictions of new ones are is not known."
+    lines = [["  ".join(titles)], *([cell.rjust(len(t)) for cell, t in zip(row, titles, strict=True)] for row in rows)]
+    return "\n".join("  ".join(line) for line in lines)
 
 
 @torch.no_grad()
