@@ -411,6 +411,23 @@ def test_the_figure_of_errors_is_of_test_groups_and_knows_no_more_rows_than_they
     assert found.errors["gp-vib"][0] == pytest.approx(np.mean(squares) ** 0.5, rel=1e-4)  # before the first row
     before = np.mean((world.y[world.train].mean() - world.y[world.test]) ** 2) ** 0.5
     assert found.errors[OWN][0] == pytest.approx(before)
+    assert figure.axes[0].get_ylabel() == "RMSE, y"
+
+
+def test_in_the_figure_of_errors_groups_count_alike_however_many_rows_they_have(csv, tmp_path):
+    frame = pd.read_csv(csv)
+    tested = sorted(set(experiment(resolve(config(csv))).split.test.tasks))
+    short = frame.drop(frame.index[frame.town == tested[0]][3:])  # three rows of the twelve
+    short.to_csv(tmp_path / "short.csv", index=False)
+    wanted = resolve(config(tmp_path / "short.csv"))
+    train.train(wanted, tmp_path / "run", quiet=True)
+    learner = Learner.from_run(tmp_path / "run")
+    found = groups.compare(learner, wanted)
+    squares = []
+    for name in tested:
+        mine = short[short.town == name]
+        squares.append(np.mean((learner.adapt(short[:0]).predict(mine).mean.numpy() - mine.y) ** 2))
+    assert found.errors["gp-vib"][0] == pytest.approx(np.mean(squares) ** 0.5, rel=1e-4)
 
 
 def test_groups_with_numbers_for_ids_are_drawn_where_they_were_not_learned_from(csv, tmp_path):

@@ -43,12 +43,14 @@ class Comparison(NamedTuple):
         errors: for each method, its error at each of them: root mean squared, or the share of wrong classes.
         coverage: the share of outputs inside the 90% intervals of the run at each of them; none for classes.
         groups: how many test groups there are.
+        target: the column that is predicted.
     """
 
     known: tuple[int, ...]
     errors: dict[str, tuple[float, ...]]
     coverage: tuple[float, ...]
     groups: int
+    target: str
 
 
 class _World:
@@ -136,7 +138,7 @@ def compare(learner: Learner, config: Config) -> Comparison:
     errors = {name: tuple(of[name] for of, _ in found) for name in names}
     coverage = () if world.classes else tuple(inside for _, inside in found)
     world.tell()
-    return Comparison(known, errors, coverage, len(set(world.ids[world.test])))
+    return Comparison(known, errors, coverage, len(set(world.ids[world.test])), world.target)
 
 
 def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
@@ -148,7 +150,7 @@ def errors(found: Comparison, title: str, *, classes: bool) -> Figure:
         for colour, (name, values) in zip(COLOURS, found.errors.items(), strict=False):
             ours = name == title
             axes[0].plot(places, values, "o-", color=colour, lw=2 if ours else 1, ms=4, label=name)
-        axes[0].set_ylabel("share of wrong classes" if classes else "RMSE")
+        axes[0].set_ylabel(f"{'share of wrong classes' if classes else 'RMSE'}, {found.target}")
         every = [value for values in found.errors.values() for value in values]
         if not classes and max(every) > WIDE * min(every) > 0:
             axes[0].set_yscale("log")
@@ -262,11 +264,17 @@ def _band(
 
 
 def _at(world: _World, known: int) -> tuple[dict[str, float], float]:
-    """Errors of all methods with some known rows of each group, and the coverage of the run's intervals."""
+    """Errors of all methods with some known rows of each group, and the coverage of the run's intervals.
+
+    Groups count alike, however many rows they have, as in the table of the run's test.
+    """
     squares: dict[str, list[np.ndarray]] = {}
     inside: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
     for support, query in world.splits(known):
         found, y = world.predict(support, query), world.y[query]
+        _, group, sizes = np.unique(world.ids[query], return_inverse=True, return_counts=True)
+        weights.append(1 / sizes[group])
         if isinstance(found, ClassPrediction):
             said = np.array([str(label) for label in found.labels])
             others = _majorities(world, support, query)
@@ -275,14 +283,18 @@ def _at(world: _World, known: int) -> tuple[dict[str, float], float]:
                 squares.setdefault(name, []).append(labels != y.astype(str))
             continue
         assert isinstance(found, RealPrediction)
-        for name, mean in {world.title: found.mean.numpy(), **_ridges(world, support, query)}.items():
-            squares.setdefault(name, []).append((mean - y) ** 2)
+        for name, means in {world.title: found.mean.numpy(), **_ridges(world, support, query)}.items():
+            squares.setdefault(name, []).append((means - y) ** 2)
         low, high = (end.numpy() for end in found.interval(LEVEL))
         inside.append((low <= y) & (y <= high))
-    means = {name: float(np.concatenate(values).mean()) for name, values in squares.items()}
+
+    def mean(values: list[np.ndarray]) -> float:
+        return float(np.average(np.concatenate(values), weights=np.concatenate(weights)))
+
+    errors = {name: mean(values) for name, values in squares.items()}
     if world.classes:
-        return means, float("nan")
-    return {name: mean**0.5 for name, mean in means.items()}, float(np.concatenate(inside).mean())
+        return errors, float("nan")
+    return {name: square**0.5 for name, square in errors.items()}, mean(inside)
 
 
 def _ridges(world: _World, support: np.ndarray, query: np.ndarray) -> dict[str, np.ndarray]:

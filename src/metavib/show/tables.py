@@ -128,7 +128,7 @@ def of_table(result: dict[str, Any]) -> str:
     loss = "the typical error is" if real else "the log loss is"
     beside = " The two columns beside it are ridges, of all rows and of the known ones of a group." if real else ""
     groups = f"{first['tasks']} group{'s' * (first['tasks'] != 1)} that {'were' if first['tasks'] != 1 else 'was'}"
-    few = " So few groups say little of others: look at those that were learned from, held out in turn."
+    few = " So few groups say little of others: where there is a table of groups held out in turn, it says more."
     few *= first["tasks"] < FEW
     return markdown(header, rows) + (
         f"\n\nOn {groups} not learned from; {loss} {unit} {result['target']!r}; ± is a 95% interval over groups."
