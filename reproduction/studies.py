@@ -437,7 +437,8 @@ _ALL = (
         'wide' also twice the channels, 'crops' smaller crops. 'Small start': where the sites of GP-VIB start the paper
         does not say; from these some trainings stay at chance, and the recipe has them start larger. On
         characters MAML's 'shorter' sees as many episodes as the other methods, and 'eighth' an eighth of those its
-        protocol has; on photographs 'shorter' has 10,000 steps instead of 60,000 or 40,000, and rates that end at zero.
+        protocol has; on photographs its inner steps are of first order, as those of Chen et al. (2019) are, and
+        'shorter' has 10,000 steps instead of 60,000 or 40,000, and rates that end at zero.
         """,
         runs=table_2,
         tables=tables.table_2,
