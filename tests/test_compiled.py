@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,11 +32,16 @@ AGAIN_ON_GPU = 1e-10  # sums there do not always add up in the same order
 GRADIENTS_ON_GPU = {"gp-maml": 1e-4}
 
 
-def check(name: str, method: str, backend: str, device: str) -> None:
-    command = [sys.executable, str(HERE / "compiled_steps.py"), name, method, backend, device]
+def printed(script: str, *arguments: str) -> dict[str, Any]:
+    """What a script beside this file prints in its last line, run in a process of its own."""
+    command = [sys.executable, str(HERE / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(name: str, method: str, backend: str, device: str) -> None:
+    found = printed("compiled_steps.py", name, method, backend, device)
     assert not found["failed"]
     assert found["same streams"]
     tight = dict(TIGHT)
@@ -78,10 +84,7 @@ GPU = pytest.param("inductor", "cuda", marks=pytest.mark.skipif(not torch.cuda.i
 @pytest.mark.parametrize(("backend", "device"), [("aot_eager", "cpu"), GPU])
 def test_a_compiled_supervised_stage_is_the_written_one(backend: str, device: str) -> None:
     """Weights, momentum, random stream and losses at its end; with crops of two sizes, so two programs."""
-    command = [sys.executable, str(HERE / "compiled_pretraining.py"), backend, device]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = printed("compiled_pretraining.py", backend, device)
     assert not found["failed"] and found["same streams"]
     assert max(found["gaps"].values()) < 1e-5, found
 
@@ -89,10 +92,7 @@ def test_a_compiled_supervised_stage_is_the_written_one(backend: str, device: st
 @pytest.mark.parametrize(("backend", "device"), [("aot_eager", "cpu"), GPU])
 def test_gradients_of_compiled_inner_steps_are_finite_in_half_precision(backend: str, device: str) -> None:
     """A derivative that looks for a rounded maximum among numbers that were not rounded would be 0 / 0."""
-    command = [sys.executable, str(HERE / "compiled_in_bfloat16.py"), backend, device]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = printed("compiled_in_bfloat16.py", backend, device)
     assert np.isfinite(found["bounds"]).all() and 0 < found["length"] < np.inf, found
 
 
