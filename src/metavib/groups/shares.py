@@ -308,7 +308,16 @@ class EachClass(Encoder):
 
 
 class LearnedShares(NamedTuple):
-    """What was learned from groups: the model of a new one, and how good its predictions of groups held out are."""
+    """What was learned from groups: the model of a new one, and how good its predictions of groups held out are.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> from metavib.groups import learn_shares
+        >>> person, yes = np.repeat(np.arange(20), 5), torch.arange(100) % 3 == 0
+        >>> learned = learn_shares(torch.zeros(100, 0).double(), yes.long(), person, classes=2, seed=0)
+        >>> [row.known for row in learned.report.rows]
+        [0, 1, 3]
+    """
 
     model: Model
     report: ClassReport
