@@ -19,7 +19,7 @@ from metavib.networks.embedded import Embedded
 from metavib.networks.tuned import Tuned
 from metavib.networks.weights import Network
 from metavib.objective import Objective, predictive, vib
-from metavib.training.config import BOUND, HIERARCHICAL, TRANSFER, Config, ModelConfig
+from metavib.training.config import AUTO, BOUND, HIERARCHICAL, TRANSFER, Config, ModelConfig
 from metavib.training.engine import allocator
 from metavib.training.resplit import OverSplits
 
@@ -196,7 +196,7 @@ def likelihood(config: Config) -> Likelihood:
     gaussian = partial(Gaussian, options.noise, floor=options.noise_floor, learn=options.learn_noise)
     named = {
         "gaussian": gaussian,
-        "auto": gaussian,  # of a table whose file has not been looked at yet
+        AUTO: gaussian,  # of a table whose file has not been looked at yet
         "student-t": lambda: StudentT(options.noise, floor=options.noise_floor),
         "poisson": Poisson,
         "bernoulli": Bernoulli,

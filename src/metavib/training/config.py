@@ -42,6 +42,9 @@ SPLIT_ANEW = ("gp-vib", "proto-net", "relation-net")
 TUNED = ("gp-vib", "proto-net", "dkt")
 """Methods that can train a network of the supervised stage further."""
 
+AUTO = "auto"
+"""The likelihood of a table whose file has not been looked at: the one that fits its outputs."""
+
 REGRESSION = ("sinusoid", "gaussian")
 CLASSIFICATION = (
     "glyphs",

@@ -8,6 +8,7 @@ episodes every 100 steps, the best checkpoint tested on 3000 episodes. Recipes o
 from typing import Any
 
 from metavib.training.config import (
+    AUTO,
     CLASSIFICATION,
     EMBEDDINGS,
     EXPERIMENTS,
@@ -80,7 +81,7 @@ _SINUSOID: dict[str, Changes] = {  # the paper's rates and beta; five tasks in e
 
 # Tables of one's own, whose inputs and outputs are standardised: tasks of any size, so training supports of any size.
 # Tables of one's own have gaps, which are filled and told of, and numbers or classes for outputs.
-_AS_THEY_ARE: Changes = {"tasks.table.missing": "auto", "model.likelihood": "auto"}
+_AS_THEY_ARE: Changes = {"tasks.table.missing": "auto", "model.likelihood": AUTO}
 _TABLE: Changes = {
     **_AS_THEY_ARE,
     "tasks.shots": 20,

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from metavib.training.config import (
+    AUTO,
     BOUND,
     CLASSIFICATION,
     EMBEDDINGS,
@@ -190,17 +191,17 @@ PLACES = (
     ),
     Place(
         "the likelihoods gaussian and student-t",
-        lambda c: c.method in BOUND and c.model.likelihood in ("auto", "gaussian", "student-t"),
+        lambda c: c.method in BOUND and c.model.likelihood in (AUTO, "gaussian", "student-t"),
         ("model.noise", "model.noise_floor"),
     ),
     Place(
         "the likelihood gaussian",
-        lambda c: c.method in BOUND and c.model.likelihood in ("auto", "gaussian"),
+        lambda c: c.method in BOUND and c.model.likelihood in (AUTO, "gaussian"),
         ("model.learn_noise",),
     ),
     Place(
         "the likelihood softmax",
-        lambda c: c.method in BOUND and c.model.likelihood in ("auto", "softmax"),
+        lambda c: c.method in BOUND and c.model.likelihood in (AUTO, "softmax"),
         ("model.samples",),
     ),
     Place(
