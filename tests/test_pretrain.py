@@ -346,6 +346,8 @@ def test_a_mirrored_view_is_the_mean_of_both_and_large_pictures_are_brought_to_s
     plain, mirrored = (features(network, images, tasks, View(16, mirror)) for mirror in (False, True))
     flipped = features(network, images.flip(-1), tasks, View(16))
     torch.testing.assert_close(mirrored, (plain + flipped) / 2)
+    every = [features(network, images.rot90(k, (-2, -1)), tasks, View(16)) for k in range(4)]
+    torch.testing.assert_close(features(network, images, tasks, View(16, turns=True)), sum(every) / 4)
     large = tiny.images("x", 3, size=40).images
     stored = seen.stored_size(tasks)
     x = F.interpolate(large / 255, size=(stored, stored), mode="bilinear", antialias=True)
@@ -418,4 +420,7 @@ def test_pretrain_then_embed_from_the_command_line(monkeypatch, tmp_path):
     assert [part.images.shape for part in parts] == [(48, 8)] * 3
     assert [part.names for part in parts] == [part.names for part in splits_of(28)]
     program.done("embed", folder / pretrain.BACKBONE, "glyphs", *place)
-    assert json.loads(file.with_suffix(".json").read_text())["view"] == {"size": 28, "mirror": False}
+    assert json.loads(file.with_suffix(".json").read_text())["view"] == View(28)._asdict()
+    program.done("embed", folder, "glyphs", *place, "--turns")
+    tried = json.loads(file.with_suffix(".json").read_text())["validation"]
+    assert [each["turns"] for each in tried] == [False, True]

@@ -78,6 +78,10 @@ def embed(
     mirror: Annotated[
         bool, typer.Option("--mirror", help="Average the features of a picture and of its mirror image.")
     ] = False,
+    turns: Annotated[
+        bool,
+        typer.Option("--turns", help="Also try the mean over quarter turns, and take what is best on validation."),
+    ] = False,
     weights: Annotated[
         Path | None, typer.Option(help="Weights of `package.module:function`, as a safetensors file.")
     ] = None,
@@ -115,8 +119,11 @@ def embed(
 
     if name not in CLASSIFICATION:
         raise ValueError(f"experiment must be one of {', '.join(CLASSIFICATION)}; got {name!r}.")
-    if not split and (name != "images" or len(size) > 1):
-        raise ValueError("--no-split is for a folder of your own (the experiment images) and takes one --size.")
+    if not split and (name != "images" or len(size) > 1 or turns):
+        raise ValueError(
+            "--no-split is for a folder of your own (the experiment images) and takes one --size and no --turns: it "
+            "has no validation classes to choose by."
+        )
     build.set_torch(Config(device=device, precision=precision))
     tasks = override(recipe(name, "gp-vib").tasks, {} if root is None else {"root": str(root)})
     network, own = _network(source, weights, replace(tasks, size=size[0] if size else tasks.size))
@@ -126,7 +133,8 @@ def embed(
         tasks = _own_pictures(theirs, split=split)
     if tasks.channels != own.channels:
         raise ValueError(f"{source} sees pictures of {own.channels} channels; those of {name} have {tasks.channels}.")
-    views = [View(side, mirror) for side in size or [tasks.size]]
+    sides, ways = size or [tasks.size], (False, True) if turns else (False,)
+    views = [View(side, mirror, every) for side in sides for every in ways]
     path = out or Path(f"{name}.npz")
     if not split:
         assert tasks.root is not None

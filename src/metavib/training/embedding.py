@@ -2,8 +2,9 @@ r"""What a trained network sees: features of every picture, and how well nearest
 
 A feature vector is $\phi(x)$ of the centre of a picture, enlarged to the side asked for. A network that was trained on
 random crops, which enlarge what they show, does best on pictures somewhat larger than its crops (Touvron et al. 2019);
-and the mean over a picture and its mirror image is steadier than either. Both use one picture at a time, so nothing
-here looks at the rest of a task.
+and the mean over a picture and its mirror image is steadier than either, and so is, for a network that has learned from
+turned pictures, the mean over its quarter turns. All this uses one picture at a time, so nothing here looks at the rest
+of a task.
 
 References:
     Touvron, Vedaldi, Douze, Jégou. Fixing the train-test resolution discrepancy. arXiv 1906.06423.
@@ -37,10 +38,12 @@ class View(NamedTuple):
     Args:
         size: the side to which the centre of the picture is brought.
         mirror: average the features of the picture and of its mirror image.
+        turns: average them over the picture turned by no, one, two and three quarters.
     """
 
     size: int
     mirror: bool = False
+    turns: bool = False
 
     def transform(self, tasks: TasksConfig, side: int) -> Transform:
         """What evaluation uses of a picture of some side, all of it or its centre, at this view's size; normalised."""
@@ -49,6 +52,11 @@ class View(NamedTuple):
         stored = stored_size(tasks)
         shrink = (Resize(stored),) if side > stored else ()  # training pictures are kept larger, for crops
         return Compose((*shrink, CentreCrop(tasks.size), Resize(self.size), Normalise()))
+
+    def shown(self, x: Tensor) -> list[Tensor]:
+        """The pictures `(n, C, H, W)` in each form whose features are averaged."""
+        forms = [x.rot90(quarters, (-2, -1)) for quarters in range(4 if self.turns else 1)]
+        return forms + [form.flip(-1) for form in forms] if self.mirror else forms
 
 
 @torch.no_grad()
@@ -72,8 +80,7 @@ def features(network: Network, images: Tensor, tasks: TasksConfig, view: View) -
     phi = []
     for part in images.split(max(1, PIXELS // view.size**2)):
         x = transform(part.to(weight.device), stream).to(weight.dtype)
-        each = _phi(network, x)
-        phi.append((each + _phi(network, x.flip(-1))) / 2 if view.mirror else each)
+        phi.append(torch.stack([_phi(network, form) for form in view.shown(x)]).mean(0))
     return torch.cat(phi).float()
 
 
