@@ -315,6 +315,9 @@ def shift(seeds: int | None) -> Runs:
     runs.append(cosine.changed("augmented", {"tasks.augment": True}))
     runs += [cosine.changed(f"beta-{b:g}", {"train.beta": b}) for b in (0.1, 0.01)]
     runs.append(cosine.changed("full", {"model.sites": "full"}))
+    # Of what the bundled model does: pictures of one form, and then strokes that are bent and broader, too.
+    one_form = cosine.changed("ink", {"tasks.ink": True})
+    runs += [one_form, one_form.changed("augmented", {"tasks.augment": True})]
     return {run.cell: run for run in runs}
 
 
