@@ -630,12 +630,12 @@ _ALL = (
         as the model says them and under the temperature that was fitted on its ordinary validation tasks. 'Bundled' is
         the model `characters` of the package, which brings every picture to dark ink on white paper first, has its
         temperature built in, and whose ordinary test is EMNIST; the others are small networks, trained for 600 steps on
-        a CPU: 'augmented' with characters that are moved about, 'beta' with a larger beta, 'full' with
-        sites of which each point has its own, 'ink' with every picture brought to dark ink on white paper, 'ink
-        augmented' also with strokes that are bent and drawn with broader pens, 'longer' for 3,000 steps. The last tables say how well pictures of five classes that a task does
-        not have are told from those of its five, as the area under the ROC curve (AUROC): by the largest probability;
-        by the largest latent mean, which in ProtoNet is minus the distance to the nearest centroid; and by the latent
-        variance.
+        a CPU: 'augmented' with characters that are moved about, 'beta' with a larger beta, 'full' with sites of which
+        each point has its own, 'ink' with every picture brought to dark ink on white paper, 'ink augmented' also with
+        strokes that are bent and drawn with broader pens, 'longer' for 3,000 steps. The last tables say how well
+        pictures of five classes that a task does not have are told from those of its five, as the area under the ROC
+        curve (AUROC): by the largest probability; by the largest latent mean, which in ProtoNet is minus the distance
+        to the nearest centroid; and by the latent variance.
         """,
         runs=shift,
         tables=shifts.tables,
