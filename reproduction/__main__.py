@@ -47,6 +47,9 @@ def study(
     ] = "1/1",
     seeds: Annotated[int | None, Option(help="Trainings of each cell. Table 2: 3 of GP-VIB, else 1.")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time. Default: 8 on a GPU, else one for each core.")] = None,
+    device: Annotated[
+        str | None, Option(help="`cpu` runs here, slowly, what is written for a GPU. Default: each run's own.")
+    ] = None,
     list_: Annotated[bool, Option("--list", help="Only list the runs, and which of them are on record.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
@@ -72,7 +75,7 @@ def study(
         rows = [[name, "on record" if recorded else "missing"] for name, (_, recorded) in planned.items()]
         print_markdown(markdown(("run", "status"), rows))
     else:
-        print_markdown(make.make(entry, out, records, **which, jobs=jobs, quiet=quiet))
+        print_markdown(make.make(entry, out, records, **which, jobs=jobs, device=device, quiet=quiet))
 
 
 for entry in STUDIES.values():

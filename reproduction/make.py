@@ -41,6 +41,7 @@ def make(
     part: str = "1/1",
     seeds: int | None = None,
     jobs: int | None = None,
+    device: str | None = None,
     quiet: bool = False,
 ) -> str:
     """Runs what is missing of a study, writes its table and figures, and returns them in Markdown.
@@ -55,6 +56,7 @@ def make(
         part: which of several equal parts of the list of runs, such as `2/4`: each machine takes one.
         seeds: trainings of each cell.
         jobs: runs at a time; eight on a GPU, else one for each core, unless told.
+        device: `cpu` for runs that are written for a GPU; each has its own unless told.
         quiet: no progress bar.
 
     Raises:
@@ -66,11 +68,12 @@ def make(
     missing = {name: run for name, (run, recorded) in wanted.items() if not recorded}
     if not study.models:
         missing = _copy_recorded(missing, book)
-    configs = {name: run.config for name, run in missing.items()}
+    configs = {name: _moved(run.config, device) for name, run in missing.items()}
     if any(config.device.startswith("cuda") for config in configs.values()) and not torch.cuda.is_available():
         raise ValueError(
-            f"missing runs of {study.name} need a GPU ({len(missing)} in all), and PyTorch sees none here. `--quick` "
-            "is a version for any machine; `--only ''` runs nothing and shows what is on record."
+            f"missing runs of {study.name} need a GPU ({len(missing)} in all), and PyTorch sees none here. `--device "
+            "cpu` runs them slowly on this machine, `--quick` is a version for any machine, and `--only ''` runs nothing "
+            "and shows what is on record."
         )
 
     def keep(name: str) -> None:
@@ -119,9 +122,11 @@ def plan(
 
 
 def recorded(found: store.Records, name: str, config: Config) -> bool:
-    """Whether a run of this name and this very config is on record, or the same one tested without a temperature."""
-    plain = replace(config, test=replace(config.test, temperature=False))
-    return name in found and store.config(found[name]) in (config, plain)
+    """Whether a run of this name and config is on record, wherever it ran; or one tested without a temperature."""
+    if name not in found:
+        return False
+    config, there = _moved(config, "cpu"), _moved(store.config(found[name]), "cpu")
+    return there in (config, replace(config, test=replace(config.test, temperature=False)))
 
 
 def merge(files: Iterable[Path], records: Path) -> dict[str, int]:
@@ -184,6 +189,13 @@ def quickened(config: Config) -> Config:
         "test.shifts": [shift for shift in test.shifts if shift != "emnist"],
     }
     return override(config, changes)
+
+
+def _moved(config: Config, device: str | None) -> Config:
+    """The same run on another device; a CPU has single precision only."""
+    if device is None:
+        return config
+    return replace(config, device=device, precision="float32" if device == "cpu" else config.precision)
 
 
 def _fraction(part: str) -> tuple[int, int]:

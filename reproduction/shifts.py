@@ -56,9 +56,12 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
     return {row.get("shift", ""): row for row in record["evaluation"]["rows"] if row["shots"] == shots}
 
 
+DRAWN = ("", "bundled", "longer", "ink-augmented-longer")  # variants in the figure: all of them would be a tangle
+
+
 def reliability(records: Records) -> Figure:
     """Accuracy against confidence at the fewest shots, without a temperature of ours: a panel for each shift."""
-    lines = {title(*line): found[0] for line, found in by_line(records).items() if "beta" not in line[1]}
+    lines = {title(*line): found[0] for line, found in by_line(records).items() if line[1] in DRAWN}
     fewest = min(row["shots"] for record in records.values() for row in record["evaluation"]["rows"])
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.5, 6.2))

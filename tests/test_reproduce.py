@@ -212,9 +212,25 @@ def test_what_cannot_be_done_is_refused_before_anything_is(options, message, her
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_its_runs_are_refused_at_once(here, tmp_path):
-    with pytest.raises(ValueError, match="missing runs of table-2 need a GPU \\(4 in all\\).*--quick"):
+    with pytest.raises(ValueError, match="missing runs of table-2 need a GPU \\(4 in all\\).*--device cpu.*--quick"):
         made("table-2", tmp_path, only="cub/maml-*-seed0")
     assert not here and not list(tmp_path.iterdir())
+
+
+def test_a_run_is_moved_to_a_cpu_where_one_is_asked_for_and_is_on_record_wherever_it_ran(tmp_path, monkeypatch):
+    """The config that is run differs in its device and precision alone; any other change is another run."""
+    name = "cub/proto-net-5-seed0"
+    seen: dict[str, Config] = {}
+    monkeypatch.setattr(make, "run_all", lambda configs, *_, **__: seen.update(configs))
+    with pytest.raises(ValueError, match="nothing is on record"):
+        made("table-2", tmp_path, only=name, device="cpu")
+    there = configs("table-2")[name]
+    assert seen == {name: replace(there, device="cpu", precision="float32")} and there.device == "cuda"
+    for config in (there, seen[name]):
+        found = {name: {"config": to_dict(config)}}
+        assert make.recorded(found, name, there) and make.recorded(found, name, seen[name])
+        assert not make.recorded(found, name, override(there, {"train.steps": 7}))
+        assert not make.recorded(found, "cub/proto-net-1-seed0", there)
 
 
 # Doing it
