@@ -72,8 +72,8 @@ def make(
     if any(config.device.startswith("cuda") for config in configs.values()) and not torch.cuda.is_available():
         raise ValueError(
             f"missing runs of {study.name} need a GPU ({len(missing)} in all), and PyTorch sees none here. `--device "
-            "cpu` runs them slowly on this machine, `--quick` is a version for any machine, and `--only ''` runs nothing "
-            "and shows what is on record."
+            "cpu` runs them slowly on this machine, `--quick` is a version for any machine, and `--only ''` runs "
+            "nothing and shows what is on record."
         )
 
     def keep(name: str) -> None:
@@ -123,10 +123,11 @@ def plan(
 
 def recorded(found: store.Records, name: str, config: Config) -> bool:
     """Whether a run of this name and config is on record, wherever it ran; or one tested without a temperature."""
-    if name not in found:
+    there = store.config(found[name]) if name in found else None
+    if there is None:
         return False
-    config, there = _moved(config, "cpu"), _moved(store.config(found[name]), "cpu")
-    return there in (config, replace(config, test=replace(config.test, temperature=False)))
+    config = _moved(config, "cpu")
+    return _moved(there, "cpu") in (config, replace(config, test=replace(config.test, temperature=False)))
 
 
 def merge(files: Iterable[Path], records: Path) -> dict[str, int]:
