@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from metavib.baselines.pixels import logistic_regression, nearest_neighbour
 from metavib.data.augmentations import BroaderPen, RandomWarp
 from metavib.data.folder import folder, folder_splits
-from metavib.data.ink import inked
+from metavib.data.ink import _grain, inked
 from metavib.data.labelled import labelled
 from metavib.data.picture import Form, split
 from metavib.random import seeded
@@ -242,6 +242,29 @@ def test_ink_is_found_on_tinted_shaded_and_noisy_paper():
     assert np.abs(inked(colours).astype(int) - inked(drawn())).mean() < 12
     assert (inked(np.full((30, 30), 130, np.uint8)) == 255).all()  # an empty page
     assert (inked((shade + rng.normal(0, 3, (h, w))).astype(np.uint8)) == 255).all()  # and one half in the shade
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("inverted", [False, True])
+def test_ink_is_the_same_under_grain(size, inverted):
+    """Normal noise of a quarter of the range of grey, which is cut off at black and white."""
+    page = drawn().repeat(size, 0).repeat(size, 1).astype(float)
+    noisy = page + np.random.default_rng(0).normal(0, 64, page.shape)
+    noisy = np.rint(noisy).clip(0, 255).astype(np.uint8)
+    difference = np.abs(inked(255 - noisy if inverted else noisy).astype(int) - inked(drawn()))
+    assert difference.mean() < 12  # 24 to 34 without smoothing
+
+
+@given(st.integers(16, 80), st.integers(0, 255), st.integers(-60, 60))
+@settings(max_examples=40, deadline=None)
+def test_a_clean_picture_has_no_grain(side, paper, shade):
+    """Neither slopes of light nor a line of ink is taken for it; grain itself is, at its own size."""
+    page = paper + shade * np.linspace(0, 1, side)[None] * np.linspace(0, 1, side)[:, None]
+    assert _grain(page) < 0.1
+    page[side // 3 : side // 3 + 2] = 128
+    assert _grain(page) < 0.1
+    if side >= 40:
+        assert abs(_grain(page + np.random.default_rng(0).normal(0, 20, page.shape)) - 20) < 3
 
 
 def test_ink_that_fills_its_picture_is_found():

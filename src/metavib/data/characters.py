@@ -24,7 +24,7 @@ from PIL import Image
 from metavib.data.archive import damaged, decode_image, members, read_gz, read_npz
 from metavib.data.cache import cached
 from metavib.data.catalog import Found, find
-from metavib.data.ink import inked
+from metavib.data.ink import VERSION, inked
 from metavib.data.labelled import Labelled, labelled
 
 SIDE = 28
@@ -56,7 +56,7 @@ Form = Callable[[np.ndarray], np.ndarray]
 def _form(*, crop: bool, ink: bool) -> tuple[str, Form]:
     """What a form is called, for its cache, and how it is made."""
     if ink:
-        return "-ink2", lambda drawing: inked(255 - drawing, side=SIDE)
+        return f"-ink{VERSION}", lambda drawing: inked(255 - drawing, side=SIDE)
     return "-crop" if crop else "", partial(character, crop=crop)
 
 

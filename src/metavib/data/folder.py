@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from metavib.data.cache import cached
+from metavib.data.ink import VERSION
 from metavib.data.labelled import Labelled, Splits, check_disjoint, labelled, select_classes
 from metavib.data.picture import SUFFIXES, Form
 
@@ -50,7 +51,8 @@ def folder(
     """
     path, form = Path(path), Form(size, channels, fit, ink)
     classes = class_files(path)
-    name = f"pictures-{size}x{size}x{channels}" + f"-{fit}" * (fit != "centre") + "-ink2" * ink + "-some" * skip_broken
+    name = f"pictures-{size}x{size}x{channels}" + f"-{fit}" * (fit != "centre") + "-some" * skip_broken
+    name += f"-ink{VERSION}" * ink
     options: Any = {"skip_broken": skip_broken, "otherwise": _OTHERWISE}
     return cached(name, (path,), lambda: read_classes(classes, form, **options), root=cache)
 

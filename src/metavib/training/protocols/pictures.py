@@ -26,6 +26,7 @@ from PIL import Image
 from metavib.data import Splits
 from metavib.data.archive import opaque
 from metavib.data.folder import class_files, given_parts, held_out_sizes
+from metavib.data.ink import without_grain
 from metavib.data.picture import eight_bits, picture
 from metavib.training import build, bundled
 from metavib.training.config import TRANSFER, Config, TasksConfig
@@ -218,8 +219,9 @@ def _looks(classes: Classes) -> list[Look]:
 
 
 def look(image: Image.Image) -> Look:
-    """What one picture looks like."""
-    pixels = np.asarray(opaque(eight_bits(image), 3).resize((32, 32), Image.Resampling.BOX), dtype=np.int64)
+    """What one picture looks like, but for its grain."""
+    small = np.asarray(opaque(eight_bits(image), 3).resize((32, 32), Image.Resampling.BOX), dtype=np.float64)
+    pixels = np.stack([without_grain(channel) for channel in small.transpose(2, 0, 1)], -1)
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     paper = (np.abs(pixels - np.median(border, axis=0)) <= PAPER).all(-1).mean()
     grey = np.quantile(np.ptp(pixels, axis=-1), 0.99) <= TINT
