@@ -30,10 +30,8 @@ from scipy import ndimage
 VERSION = 3  # of the form: to be raised by whoever changes how it is made, so that no cache is mistaken
 SIDE, BOX = 28, 20  # pixels: of a picture, and of the longer side of its ink
 LOOK = 128  # the longer side of the picture in which ink is looked for
-GRAIN, SMOOTH = (
-    8.0,
-    0.9,
-)  # grey levels of grain that are too many, and the Gaussian's deviation, in pixels, against them
+GRAIN = 8.0  # grey levels of grain that are too many
+SMOOTH = 0.9  # pixels: the deviation of the Gaussian against them
 FEWEST = 16  # pixels a side of a picture whose grain is looked for: in smaller ones strokes leave too little paper
 GRID, ROUNDS = 40, 8  # points a side that the paper is fitted to, and how often
 NEAR = 12.0  # grey levels by which paper may differ from itself
