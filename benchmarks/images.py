@@ -12,6 +12,9 @@ Each method is trained for as long; the baselines of pixels, a logistic regressi
 the model `characters` that comes with the package see no training here. By default GP-VIB starts from that model where
 it is good for such pictures (`metavib.training.protocols.pictures.started`); it is also trained from random weights, as
 the others are. Test classes are never trained on. All numbers are of one training.
+
+With data at hand two more folders: `--emnist FILE`, scans of handwriting, and `--birds`, photographs of 60 species of
+CUB, where the network of the model `photographs` may stay as it is (`--backbone photographs --frozen`).
 """
 
 import argparse
@@ -27,6 +30,7 @@ from PIL import Image, ImageDraw
 
 from metavib.adapt.learner import Learner
 from metavib.baselines.pixels import logistic_regression
+from metavib.data import photographs
 from metavib.data.folder import class_files
 from metavib.data.glyphs import glyphs
 from metavib.data.ink import inked
@@ -36,12 +40,13 @@ from metavib.tasks.inputs import points
 from metavib.tasks.task import Task
 from metavib.training import bundled, recipes, run_folder, runs
 from metavib.training.fields import override
-from metavib.training.protocols import experiment
+from metavib.training.protocols import experiment, tuned
 from metavib.training.protocols.classification import report
 from metavib.training.protocols.pictures import resolve
 
 FRESH = "GP-VIB from random weights"  # in capitals, so that `--only gp-vib` leaves it out
 METHODS = ("gp-vib", FRESH, "proto-net", "dkt")
+BEHIND = "GP-VIB behind the network of photographs"
 BUNDLED = "the model characters, no training"
 TASKS, QUERIES = 200, 8  # of the bundled model's test, and pictures of each class to predict
 STYLES = (((250, 248, 240), (30, 30, 40)), ((35, 55, 45), (240, 240, 235)), ((255, 255, 255), (200, 60, 40)))
@@ -89,6 +94,14 @@ def write_emnist(root: Path, file: Path) -> None:
             _save(root, f"{c:02d}", i, Image.fromarray(picture))
 
 
+def write_birds(root: Path) -> None:
+    """Twenty photographs of each of 60 species, 256 x 256, from CUB's base classes."""
+    data = photographs.cub("base")
+    for c in range(60):
+        for i, picture in enumerate(data.images[data.labels == c][:20]):
+            _save(root, f"{c:02d}", i, Image.fromarray(picture.permute(1, 2, 0).numpy()))
+
+
 DATA: dict[str, Callable[[Path], None]] = {"glyphs": write_glyphs, "digits": write_digits, "drawings": write_drawings}
 
 
@@ -104,16 +117,21 @@ def measure(name: str, method: str, root: Path, minutes: float) -> list[dict[str
     said = {"tasks.root": str(root / name), "train.minutes": minutes}
     if method == FRESH:
         said["model.pretrained"] = ""
-    config = resolve(override(recipes.recipe("images", "gp-vib" if method == FRESH else method), said), said)
+    if method == BEHIND:
+        said["model.pretrained"] = "photographs"
+        config = tuned.resolve(override(recipes.frozen("images", "gp-vib"), said), said)
+    else:
+        config = resolve(override(recipes.recipe("images", "gp-vib" if method == FRESH else method), said), said)
     folder = root / f"{name}-{method}"
     record = runs.run(config, folder, quiet=True)
     curve = [line for line in run_folder.read_metrics(folder) if "validation" in line]
     best = max(line["validation"]["accuracy"] for line in curve)
     soon = next(line["seconds"] for line in curve if line["validation"]["accuracy"] >= 0.9 * best)
     rows = [_row(name, method, row, soon) for row in record["evaluation"]["rows"]]
-    if method == "gp-vib":
+    if method in ("gp-vib", BEHIND):
         for row in record["evaluation"]["rows"]:
-            rows += [_row(name, other, row | {"metrics": found}, None) for other, found in row["obvious"].items()]
+            beside = {f"{other}, {BEHIND}" if method == BEHIND else other: m for other, m in row["obvious"].items()}
+            rows += [_row(name, other, row | {"metrics": found}, None) for other, found in beside.items()]
     if method == "proto-net":
         rows += _on_embeddings(name, config, folder)
     return rows
@@ -217,7 +235,7 @@ def table(result: dict[str, Any]) -> str:
     def cell(value: float | None, scale: float, digits: int) -> str:
         return "" if value is None else f"{scale * value:.{digits}f}"
 
-    ordered = sorted(result["rows"], key=lambda r: ([*DATA, "emnist"].index(r["data"]), r["shots"]))
+    ordered = sorted(result["rows"], key=lambda r: ([*DATA, "emnist", "birds"].index(r["data"]), r["shots"]))
     lines = [
         [r["data"], str(r["shots"]), r["method"], cell(r["accuracy"], 100, 1), cell(r["nll"], 1, 3)]
         + [cell(r["ece"], 100, 1), cell(r["seconds"], 1, 0)]
@@ -252,6 +270,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--emnist", type=Path, metavar="FILE", help="train on handwriting from this array file alone, GP-VIB alone"
     )
+    parser.add_argument(
+        "--birds", action="store_true", help="train on birds alone (CUB, where METAVIB_DATA says), GP-VIB alone"
+    )
     parser.add_argument("--figure", type=Path, help="draw the figure of docs/pictures.md there, and train nothing")
     options = parser.parse_args(arguments)
     if options.figure:
@@ -263,7 +284,11 @@ def main(arguments: list[str] | None = None) -> None:
         if options.emnist:
             write_emnist(Path(made) / "emnist", options.emnist)
             result["rows"] += measure("emnist", "gp-vib", Path(made), options.minutes)
-        for name, write in () if options.emnist else DATA.items():
+        if options.birds:
+            write_birds(Path(made) / "birds")
+            for method in ("gp-vib", BEHIND):
+                result["rows"] += measure("birds", method, Path(made), options.minutes)
+        for name, write in () if options.emnist or options.birds else DATA.items():
             write(Path(made) / name)
             if options.only in f"{name} {BUNDLED}":
                 result["rows"] += untrained(name, Path(made))
@@ -277,7 +302,8 @@ def main(arguments: list[str] | None = None) -> None:
     print("\n" + table(result))
     if not options.only or options.update:
         options.out.mkdir(parents=True, exist_ok=True)
-        file = options.out / ("images-emnist" if options.emnist else "images")
+        own = "-emnist" * bool(options.emnist) + "-birds" * options.birds
+        file = options.out / f"images{own}"
         if options.update:
             result = updated(json.loads(file.with_suffix(".json").read_text(encoding="utf-8")), result)
         file.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

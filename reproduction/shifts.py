@@ -1,9 +1,12 @@
 """Models on pictures unlike those of their training: how right, how sure, and what is none of their classes."""
 
+from collections.abc import Iterable
+from math import ceil
+
 import matplotlib
 from matplotlib.figure import Figure
 
-from metavib.data.shifts import SHIFTS
+from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS
 from metavib.show.plots import COLOURS, INK, STYLE
 from reproduction.store import Record, Records
 from reproduction.tables import Grid, Row, by_line, cost, title
@@ -21,13 +24,19 @@ def tables(records: Records) -> list[Grid]:
     return grids + [_unknown(lines, shots) for shots in tested]
 
 
+def shifts_of(records: Iterable[Record]) -> tuple[str, ...]:
+    """What pictures of a study can be shifted to; the ordinary test, which has no name, comes first."""
+    channels = {record["config"]["tasks"].get("channels", 1) for record in records}
+    return ("", *(OF_CHARACTERS if channels <= {1} else OF_PHOTOGRAPHS))
+
+
 def _scores(lines: dict[str, Record], shots: int, note: str) -> Grid:
-    rows = []
+    rows, shifts = [], shifts_of(lines.values())
     for name, record in lines.items():
         tests = by_shift(record, shots)
         for kind, suffix in KINDS:
             cells = []
-            for shift in ("", *SHIFTS):
+            for shift in shifts:
                 found = tests.get(shift, {}).get(kind)
                 if found is None:
                     cells.append("not run")
@@ -35,20 +44,20 @@ def _scores(lines: dict[str, Record], shots: int, note: str) -> Grid:
                     accuracy, nll, ece = found["accuracy"]["mean"], found["nll"]["mean"], found["ece"]
                     cells.append(f"{100 * accuracy:.1f}, {nll:.2f}, {100 * ece:.1f}")
             rows.append(Row(name + suffix, tuple(cells)))
-    header = ("accuracy %, NLL, ECE %", PLAIN, *SHIFTS)
+    header = ("accuracy %, NLL, ECE %", *(shift or PLAIN for shift in shifts))
     return Grid(f"{shots}-shot", header, tuple(rows), note)
 
 
 def _unknown(lines: dict[str, Record], shots: int) -> Grid:
-    rows = []
+    rows, shifts = [], shifts_of(lines.values())
     for name, record in lines.items():
         tests = by_shift(record, shots)
         for by, label in BY.items():
-            cells = [tests.get(shift, {}).get("unknown", {}).get(by) for shift in ("", *SHIFTS)]
+            cells = [tests.get(shift, {}).get("unknown", {}).get(by) for shift in shifts]
             if any(cell is not None for cell in cells):
                 shown = ("not run" if cell is None else f"{cell:.3f}" for cell in cells)
                 rows.append(Row(f"{name}, by its {label}", tuple(shown)))
-    return Grid(f"None of these, {shots}-shot", ("AUROC", PLAIN, *SHIFTS), tuple(rows))
+    return Grid(f"None of these, {shots}-shot", ("AUROC", *(shift or PLAIN for shift in shifts)), tuple(rows))
 
 
 def by_shift(record: Record, shots: int) -> dict[str, Record]:
@@ -56,7 +65,8 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
     return {row.get("shift", ""): row for row in record["evaluation"]["rows"] if row["shots"] == shots}
 
 
-DRAWN = ("", "bundled", "longer", "ink-augmented-longer")  # variants in the figure: all of them would be a tangle
+# Variants in the figure: all of them would be a tangle.
+DRAWN = ("", "bundled", "longer", "ink-augmented-longer", "ordinary", "spoilt", "small")
 
 
 def reliability(records: Records) -> Figure:
@@ -64,9 +74,13 @@ def reliability(records: Records) -> Figure:
     lines = {title(*line): found[0] for line, found in by_line(records).items() if line[1] in DRAWN}
     fewest = min(row["shots"] for record in records.values() for row in record["evaluation"]["rows"])
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 6.2))
-        axes = figure.subplots(2, 3, sharex=True, sharey=True)
-        for ax, shift in zip(axes.flat, ("", *SHIFTS), strict=True):
+        shifts = shifts_of(records.values())
+        columns = ceil(len(shifts) / 2)
+        figure = Figure(figsize=(0.5 + 3 * columns, 6.2))
+        axes = figure.subplots(2, columns, sharex=True, sharey=True)
+        for ax in axes.flat[len(shifts) :]:
+            ax.set_axis_off()
+        for ax, shift in zip(axes.flat, shifts, strict=False):
             ax.plot([0, 1], [0, 1], color=INK, lw=0.6, ls="--")
             for i, (name, record) in enumerate(lines.items()):
                 if shift in (tests := by_shift(record, fewest)):

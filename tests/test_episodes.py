@@ -161,6 +161,7 @@ def test_sampling_and_augmenting_could_be_captured_in_a_cuda_graph(channels):
     )
     sources = (
         Episodes(data, ways=3, shots=2, queries=3, min_shots=1),
+        Episodes(data, ways=3, shots=2, queries=3, groups=[0, 0, 0, 1, 1, 1], transform=transform),
         Episodes(data, ways=3, shots=2, queries=3, transform=transform),
         AlphabetEpisodes(data, ways=3, shots=4, queries=3, pictures=2, transform=transform),
     )
@@ -234,6 +235,25 @@ def test_alphabet_episodes_stay_in_one_alphabet_drawn_uniformly():
     expected = a.numel() / 6
     drawn = a.flatten().bincount(minlength=10)
     assert (drawn[drawn > 0] - expected).abs().max() < 4.5 * math.sqrt(expected) and (drawn > 0).sum() == 6
+
+
+def test_episodes_of_groups_stay_in_one_group_drawn_uniformly():
+    """Whatever the number of its classes; within it classes are uniform."""
+    groups = [0, 1, 0, 1, 1, 0, 1, 1]
+    source = Episodes(coded([6] * 8), ways=3, shots=2, queries=3, groups=groups)
+    tasks = 3000
+    classes, _ = decoded(source.sample((tasks,), generator()).support.x)
+    drawn = torch.tensor(groups)[classes]
+    assert (drawn == drawn[:, :1]).all()
+    assert abs((drawn[:, 0] == 0).float().mean() - 0.5) < 4.5 * 0.5 / math.sqrt(tasks)
+    assert (classes[:, ::2].sort(-1).values.diff(dim=-1) > 0).all()
+    of_larger = classes[drawn[:, 0] == 1][:, ::2]
+    counts = of_larger.flatten().bincount(minlength=8)[torch.tensor(groups) == 1]
+    assert (counts - of_larger.numel() / 5).abs().max() < 4.5 * math.sqrt(of_larger.numel() / 5)
+    with pytest.raises(ValueError, match="between 1 and the 3 classes of the smallest group; got 4"):
+        Episodes(coded([6] * 8), ways=4, shots=2, queries=3, groups=groups)
+    with pytest.raises(ValueError, match="a number for each of the 8 classes; got 2"):
+        Episodes(coded([6] * 8), ways=3, shots=2, queries=3, groups=[0, 1])
 
 
 def test_more_shots_than_pictures_are_the_pictures_in_turn_under_different_transforms():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from scipy.ndimage import gaussian_filter
 from sklearn.metrics import roc_auc_score
 
@@ -44,6 +45,31 @@ def test_the_first_pictures_of_each_class_are_spoilt(monkeypatch):
     labels = torch.tensor([1, 0, 1, 1, 0, 0, 1])
     found = shifted(Labelled(torch.arange(7, dtype=torch.uint8).reshape(7, 1, 1, 1), labels, ("a", "b")), "inversion")
     assert found.labels.tolist() == [1, 0, 1, 0] and (255 - found.images).flatten().tolist() == [0, 1, 2, 4]
+
+
+def test_photographs_without_colours_have_the_brightness_that_pillow_gives_them():
+    colours = torch.randint(0, 256, (5, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    found = shifted(Labelled(colours, torch.zeros(5).long(), ("a",)), "grey").images
+    assert torch.equal(found[:, 0], found[:, 1]) and torch.equal(found[:, 0], found[:, 2])
+    for picture, grey in zip(colours, found, strict=True):
+        wanted = np.asarray(Image.fromarray(picture.permute(1, 2, 0).numpy()).convert("L"), dtype=float)
+        np.testing.assert_allclose(grey[0].numpy(), wanted, atol=1)
+
+
+def test_close_up_a_slope_is_a_flatter_slope():
+    """A tenth to three tenths of the area, of any shape, fill the picture: steps from pixel to pixel shrink by that."""
+    slope = torch.linspace(0, 255, 100).round().to(torch.uint8).expand(40, 3, 100, 100)
+    data = Labelled(slope, torch.zeros(40).long(), ("a",))
+    found = shifted(data, "close").images.float()
+    share = (found[..., -1] - found[..., 0]).mean((1, 2)) / 255  # of the width
+    assert (share > 0.25).all() and (share < 0.66).all() and share.std() > 0.02
+    assert torch.equal(found, shifted(data, "close").images.float())
+
+
+def test_birds_are_the_novel_classes_at_the_side_of_the_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(shifts.photographs, "cub", lambda part, *, root: tiny.images(part, 4, size=96))
+    found = shifted(tiny.images("a", 3, size=40), "birds")
+    assert found.images.shape[1:] == (1, 40, 40) and found.names[0].startswith("novel") and found.classes == 4
 
 
 def test_an_inverted_picture_is_the_same_ink():

@@ -4,26 +4,29 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import program
 import tiny
 from metavib.adapt.learner import Learner
-from metavib.data import Splits
+from metavib.data import Splits, shifts
 from metavib.data.embeddings import write_embeddings
+from metavib.data.shifts import shifted
 from metavib.data.table import digest
 from metavib.networks.norm import TaskNorm
 from metavib.networks.tuned import Tuned
 from metavib.tasks.inputs import Inputs
-from metavib.training import build, loop, pretrain, recipes, run_folder
+from metavib.training import build, bundled, loop, pretrain, recipes, run, run_folder
 from metavib.training.config import TUNED, Config
 from metavib.training.embedding import View, embedded
 from metavib.training.fields import override
 from metavib.training.protocols import embeddings, tuned
 from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.seen import evaluation_transform
-from metavib.training.protocols.tuned import Tuning
+from metavib.training.protocols.tuned import Frozen, Tuning
 from metavib.training.step import adam
 
 SIZE = 32
@@ -103,7 +106,7 @@ def test_pictures_and_their_vectors_have_the_same_features(stage):
     world.acquaint(model)
     model.eval()
     network, data = tuned.tuned(model), pictures().test
-    vectors = world._vectors(network, data).images
+    vectors = world.vectors(network.trunk, data).images
     everything = torch.ones(len(vectors), dtype=torch.bool)
     seen = evaluation_transform(ours.tasks)(data.images, torch.Generator())
     torch.testing.assert_close(
@@ -169,6 +172,107 @@ def test_half_precision_is_left_to_the_network(stage):
     full, half = (build.model(config(stage, precision=name)).eval() for name in ("float32", "bf16"))
     assert tuned.tuned(half).trunk.bf16
     torch.testing.assert_close(half.prior.network(x), full.prior.network(x), rtol=0, atol=0)
+
+
+def still(stage: Path, method: str = "gp-vib", **changes: Any) -> Config:
+    """A network that stays as it is, and tasks of pictures seen in three ways."""
+    small = {field: value for field, value in SMALL.items() if field not in ("train.splits", "model.mirror")}
+    options = {"tasks.spoilt": ["blur", "inversion"], "test.shots": [1, 2], "train.steps": 12, "train.tasks": 6}
+    made = override(recipes.frozen("glyphs", method, shots=2), small | options | {"model.pretrained": str(stage)})
+    return tuned.resolve(override(made, changes), ["tasks.spoilt", *changes])
+
+
+@pytest.mark.parametrize("method", ["gp-vib", "proto-net"])
+def test_behind_a_network_that_stays_as_it_is_a_handful_of_numbers_learn(stage, tmp_path, method):
+    ours = still(stage, method)
+    world = Frozen(ours, pictures())
+    start = build.model(ours)
+    world.acquaint(start)
+    before = {name: t.clone() for name, t in start.state_dict().items()}
+    before_nll = world.validate(start)["nll"]
+    trained = loop.train(ours, tmp_path / "run", quiet=True, world=Frozen(ours, pictures()))
+    after = run_folder.latest(tmp_path / "run").part("model")
+    moved = {name for name, t in before.items() if not torch.equal(t, after[name])}
+    assert moved and all(before[name].numel() == 1 for name in moved) and not any(".trunk." in name for name in moved)
+    assert world.validate(trained)["nll"] <= before_nll
+    found = world.evaluate(trained, temperature=run_folder.chosen(tmp_path / "run").temperature, quiet=True)
+    assert [row["shots"] for row in found["rows"]] == [1, 2] and all("obvious" in row for row in found["rows"])
+
+
+def test_a_task_shows_all_its_pictures_in_one_way(stage):
+    """Vectors of each way to see a picture, computed one by one, tell which it was."""
+    world = Frozen(still(stage), pictures())
+    network, data = tuned.stage(world.config).network, pictures().validation
+    ways = [data, shifted(data, "blur"), shifted(data, "inversion")]
+    vectors = [world.tuning.vectors(network, way).images for way in ways]
+    tasks, seen = world.sample((60,), torch.Generator().manual_seed(0)), set()
+    for i in range(60):
+        x = torch.cat([side.x[i][side.mask[i]] for side in tasks])
+        near = [bool((torch.cdist(x.double(), of_way.double()) < 1e-4).any(-1).all()) for of_way in vectors]
+        assert sum(near) == 1
+        seen.add(near.index(True))
+    assert seen == {0, 1, 2}
+
+
+def test_what_the_network_has_not_seen_is_learned_from(stage):
+    """Training classes, unless the supervised stage was on them."""
+    assert still(stage).tasks.learn_from == "validation"
+    elsewhere = override(recipes.frozen("omniglot", "gp-vib"), {"model.pretrained": str(stage)})
+    assert tuned.resolve(elsewhere).tasks.learn_from == "train"
+    assert tuned.resolve(elsewhere, ["tasks.learn_from"]).tasks.learn_from == "validation"  # what was said stays
+    same = Frozen(still(stage, **{"tasks.learn_from": "validation"}), pictures())
+    assert torch.equal(same._tasks.splits.train.images, same._tasks.splits.validation.images)
+    other = Frozen(still(stage, **{"tasks.learn_from": "train"}), pictures())
+    assert not torch.equal(other._tasks.splits.train.images, other._tasks.splits.validation.images)
+
+
+def test_photographs_are_spoilt_in_every_way_there_is():
+    assert tuple(recipes.frozen("cub", "gp-vib").tasks.spoilt) == shifts.SPOILT
+    assert not recipes.frozen("glyphs", "gp-vib").tasks.spoilt
+
+
+def test_pictures_unlike_those_of_training_go_through_the_network_too(stage):
+    ours = config(stage, **{"test.shifts": ["inversion", "drawings"], "test.unknown": False})
+    world = Tuning(ours, pictures())
+    model = build.model(ours)
+    world.acquaint(model)
+    found = world.evaluate(model, quiet=True)["rows"]
+    assert [row.get("shift") for row in found] == [None, "inversion", "drawings"]
+    direct = Classification(ours, pictures()._replace(test=shifted(pictures().test, "inversion")))
+    wanted = Tuning(override(ours, {"test.shifts": []}), direct.splits).evaluate(model, quiet=True)["rows"][0]
+    assert found[1]["metrics"]["nll"]["mean"] == pytest.approx(wanted["metrics"]["nll"]["mean"], rel=1e-5)
+
+
+def test_the_network_of_a_model_of_the_package_is_named_by_its_name(tmp_path):
+    """A folder of photographs is learned from behind the network of `photographs`, as it sees pictures."""
+    rng = np.random.default_rng(0)
+    for c in range(9):
+        (tmp_path / "album" / f"thing {c}").mkdir(parents=True)
+        for i in range(6):
+            pixels = rng.normal(30 * c, 20, (40, 60, 3)).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "album" / f"thing {c}" / f"{i}.png")
+    options = {"tasks.root": str(tmp_path / "album"), "model.pretrained": "photographs", "train.steps": 4}
+    made = tuned.resolve(override(recipes.frozen("images", "gp-vib"), options))
+    known = bundled.checkpoint_of("photographs").config
+    assert made.model.widths == known.model.widths and made.tasks.size == known.tasks.size
+    assert made.tasks.learn_from == "train" and made.tasks.spoilt == shifts.SPOILT
+    record = run(override(made, {"test.tasks": 4, "train.validation_tasks": 4}), tmp_path / "run", quiet=True)
+    assert record["evaluation"]["rows"] and record["network"] == digest(tuned.where(made))
+    learner = Learner.from_run(tmp_path / "run")
+    task = learner.adapt({c: [tmp_path / "album" / f"thing {c}" / "0.png"] for c in range(3)})
+    assert task.predict([tmp_path / "album" / "thing 1" / "3.png"]).probabilities.shape == (1, 3)
+
+
+def test_what_cannot_be_frozen_is_refused(stage, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"tasks\.spoilt is for a network that stays as it is"):
+        config(stage, **{"tasks.spoilt": ["blur"]})
+    with pytest.raises(ValueError, match=r"tasks\.spoilt may be blur, .*; got fog"):
+        Frozen(still(stage, **{"tasks.spoilt": ["fog"]}), pictures()).check()
+    with pytest.raises(ValueError, match="characters has no network of a supervised stage"):
+        tuned.resolve(override(recipes.frozen("glyphs", "gp-vib"), {"model.pretrained": "characters"}))
+    ended = program.metavib("train", "glyphs", "--frozen", "--out", "run")
+    assert ended.status and "name that network" in ended.err and not (tmp_path / "run").exists()
 
 
 def test_widths_come_from_the_file_and_other_pictures_are_refused(stage):

@@ -106,7 +106,16 @@ Backbone = Annotated[
     Path | None,
     typer.Option(
         metavar="RUN",
-        help="A run of `metavib pretrain`, or its network's file: train that network further, from tasks of pictures.",
+        help="A run of `metavib pretrain`, its network's file, or `photographs`, whose network comes with the package: "
+        "train that network further, from tasks of pictures.",
+    ),
+]
+Frozen = Annotated[
+    bool,
+    typer.Option(
+        "--frozen",
+        help="With --backbone: the network stays as it is, and the few numbers behind it are learned in seconds, from "
+        "validation classes, also from spoilt pictures of them.",
     ),
 ]
 LikelihoodName = Annotated[
@@ -177,7 +186,7 @@ class Given:
 
 
 def resolved(
-    name: str, method: str | None, given: Given, *, config: Path | None, improved: bool
+    name: str, method: str | None, given: Given, *, config: Path | None, improved: bool, frozen: bool = False
 ) -> "dict[str, Config]":
     """The config of a new run, with what its files decide filled in; one for each target of a table, by its name.
 
@@ -187,17 +196,20 @@ def resolved(
     from metavib.training.fields import leaves
     from metavib.training.protocols import embeddings, pictures, tuned
 
-    found = described(name, method, given, config=config, improved=improved)
+    found = described(name, method, given, config=config, improved=improved, frozen=frozen)
     if name == TABLE:
         return targets.resolve(found)
-    if name == "images":
-        return {"": pictures.resolve(found, given.values if config is None else leaves(found))}
+    said = given.values if config is None else leaves(found)
     if found.model.backbone == "tuned":
-        return {"": tuned.resolve(found)}
+        return {"": tuned.resolve(found, said)}
+    if name == "images":
+        return {"": pictures.resolve(found, said)}
     return {"": embeddings.resolve(found) if name == EMBEDDINGS else found}
 
 
-def described(name: str, method: str | None, given: Given, *, config: Path | None, improved: bool) -> "Config":
+def described(
+    name: str, method: str | None, given: Given, *, config: Path | None, improved: bool, frozen: bool = False
+) -> "Config":
     """A recipe or a file, changed by what was given.
 
     Args:
@@ -206,6 +218,7 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
         given: what was said about fields.
         config: a config file in place of the recipe.
         improved: our own recipe in place of the paper's.
+        frozen: the network of `--backbone` stays as it is.
     """
     from metavib.training import recipes
     from metavib.training.config import read
@@ -217,7 +230,9 @@ def described(name: str, method: str | None, given: Given, *, config: Path | Non
         if given.named.get("model.pretrained"):
             if improved:
                 raise ValueError("--backbone has a recipe of its own, and so has --improved: give one of them.")
-            default = recipes.tuned
+            default = recipes.frozen if frozen else recipes.tuned
+        elif frozen:
+            raise ValueError("--frozen says that the network of --backbone stays as it is: name that network.")
         sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel")}
         base = default(name, method or recipes.default_method(name, given.values.get("model.likelihood")), **sizes)
     else:

@@ -17,6 +17,7 @@ from metavib.cli.options import (
     Drop,
     Experiment,
     Features,
+    Frozen,
     Given,
     Improved,
     Inputs,
@@ -100,6 +101,7 @@ def train(
     likelihood: LikelihoodName = None,
     features: Features = [],  # noqa: B006
     backbone: Backbone = None,
+    frozen: Frozen = False,
     trained: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="Train nothing: test the model of this finished run under the new `test.*`."),
@@ -116,7 +118,9 @@ def train(
     Examples: `metavib train table sales.csv --task shop --target sold`, `metavib train glyphs`,
     `metavib train sinusoid --method maml --steps 5000`,
     `metavib train embeddings --features cub.npz --improved`,
-    `metavib train cub --backbone runs/cub-pretrained-0 --shots 5`, `metavib train --resume runs/glyphs-gp-vib-0`
+    `metavib train cub --backbone runs/cub-pretrained-0 --shots 5`,
+    `metavib train images --root pictures --backbone photographs --frozen`,
+    `metavib train --resume runs/glyphs-gp-vib-0`
     """
     options: dict[str, tuple[str, Any]] = {
         "--steps": ("train.steps", steps),
@@ -159,7 +163,7 @@ def train(
     if name is None:
         wanted = _resumed(resume, method, given, improved=improved)
     else:
-        wanted = resolved(name, method, given, config=config, improved=improved)
+        wanted = resolved(name, method, given, config=config, improved=improved, frozen=frozen)
     one = next(iter(wanted.values()))
     folder = resume or out or Path("runs") / f"{one.tasks.name}-{one.method}-{one.seed}"
 

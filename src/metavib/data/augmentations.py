@@ -314,13 +314,13 @@ def jitter(images: Tensor, factors: Factors) -> Tensor:
     images = unit(images)
     brightness, contrast, saturation = (f.to(images.dtype)[:, None, None, None] for f in factors)
     images = (brightness * images).clamp(0, 1)
-    mean = _grey(images).mean((-2, -1), keepdim=True)
+    mean = grey(images).mean((-2, -1), keepdim=True)
     images = torch.lerp(mean.expand_as(images), images, contrast).clamp(0, 1)
-    return torch.lerp(_grey(images).expand_as(images), images, saturation).clamp(0, 1)
+    return torch.lerp(grey(images).expand_as(images), images, saturation).clamp(0, 1)
 
 
-def _grey(images: Tensor) -> Tensor:
-    """Luma of ITU-R 601, `(N, 1, H, W)`."""
+def grey(images: Tensor) -> Tensor:
+    """Luma of ITU-R 601, `(N, 1, H, W)`, of floats."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)

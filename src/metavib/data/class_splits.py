@@ -225,6 +225,17 @@ _DATASETS = {
 }
 
 
+def datasets(experiment: str) -> frozenset[str]:
+    """The datasets that the pictures of an experiment come from; of one's own pictures these alone.
+
+    Example:
+        >>> from metavib.data.class_splits import datasets
+        >>> sorted(datasets("mini-imagenet-cub")), sorted(datasets("images"))
+        (['cub', 'mini-imagenet'], ['images'])
+    """
+    return frozenset(_DATASETS.get(experiment, (experiment,)))
+
+
 def checksums(experiment: str, root: Place = None) -> dict[str, str]:
     """SHA-256 by file name, of the files an experiment's datasets are read from.
 

@@ -156,6 +156,22 @@ def concatenate(*sets: Labelled) -> Labelled:
     )
 
 
+def first_of_each(data: Labelled, count: int) -> Labelled:
+    """The first pictures of each class: so many, or all where a class has fewer.
+
+    Example:
+        >>> import torch
+        >>> from metavib.data.labelled import first_of_each, labelled
+        >>> data = labelled(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), [1, 0, 1, 1, 0], ["a", "b"])
+        >>> first_of_each(data, 2).labels.tolist()
+        [1, 0, 1, 0]
+    """
+    order = data.labels.argsort(stable=True)
+    rank = torch.arange(data.size, device=order.device) - (data.counts.cumsum(0) - data.counts)[data.labels[order]]
+    kept = order[rank < count].sort().values
+    return data._replace(images=data.images[kept], labels=data.labels[kept])
+
+
 def invert(data: Labelled) -> Labelled:
     """Swaps ink and paper: 255 minus every pixel.
 

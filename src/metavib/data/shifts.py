@@ -5,8 +5,11 @@
 | `blur` | out of focus: a Gaussian of 1/14 of the side, 2 pixels of 28 |
 | `noise` | grain: normal noise of a quarter of the range of grey |
 | `inversion` | light on dark |
-| `emnist` | other pictures: handwriting, EMNIST's classes of odd labels |
-| `drawings` | other pictures: shapes of a few strokes, made by code |
+| `grey` | of photographs: no colours |
+| `close` | of photographs: a tenth to three tenths of the area, somewhere, as large as the whole |
+| `emnist` | of characters, other pictures: handwriting, EMNIST's classes of odd labels |
+| `drawings` | of characters, other pictures: shapes of a few strokes, made by code |
+| `birds` | of photographs, other pictures: CUB's novel classes |
 """
 
 import numpy as np
@@ -15,15 +18,17 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from metavib.data import characters
+from metavib.data import characters, photographs
+from metavib.data.augmentations import RandomResizedCrop, Resize, grey, unit
 from metavib.data.ink import inked
-from metavib.data.labelled import Labelled, labelled, select_classes
+from metavib.data.labelled import Labelled, first_of_each, labelled, select_classes
 
-SPOILT = ("blur", "noise", "inversion")
-OTHERS = ("emnist", "drawings")
-SHIFTS = (*SPOILT, *OTHERS)
-"""Everything `shifted` knows; the `OTHERS` are characters of one channel."""
+OF_CHARACTERS = ("blur", "noise", "inversion", "emnist", "drawings")
+SPOILT = ("blur", "noise", "inversion", "grey", "close")
+OF_PHOTOGRAPHS = (*SPOILT, "birds")
 EACH = 60  # pictures of a class that are spoilt, where it has more: cleaning each of them again takes its time
+CLOSE = (0.1, 0.3)  # the share of a photograph's area that is seen close up
+PART = 500  # pictures as floats at once
 
 
 def shifted(data: Labelled, name: str, *, ink: bool = False, root: str | None = None) -> Labelled:
@@ -31,7 +36,7 @@ def shifted(data: Labelled, name: str, *, ink: bool = False, root: str | None = 
 
     Args:
         data: of the test classes, uint8.
-        name: one of `SHIFTS`.
+        name: one of `OF_CHARACTERS` or `OF_PHOTOGRAPHS`.
         ink: bring what comes out to dark ink on white paper, as a user's picture would be (`metavib.data.ink`).
         root: where datasets lie.
 
@@ -47,13 +52,16 @@ def shifted(data: Labelled, name: str, *, ink: bool = False, root: str | None = 
     if name == "emnist":
         written = characters.emnist(root=root, crop=side > 28, ink=ink)
         return select_classes(written, range(1, written.classes, 2))
+    if name == "birds":
+        return _resized(photographs.cub("novel", root=root), side)
     if name == "drawings":
         found = drawings(side)
     elif name in SPOILT:
-        found = _first(data, EACH)
+        found = first_of_each(data, EACH)
         found = found._replace(images=_spoilt(found.images, name))
     else:
-        raise ValueError(f"a shift must be one of {', '.join(SHIFTS)}; got {name!r}.")
+        known = ", ".join(dict.fromkeys(OF_CHARACTERS + OF_PHOTOGRAPHS))
+        raise ValueError(f"a shift must be one of {known}; got {name!r}.")
     return found._replace(images=_inked(found.images)) if ink else found
 
 
@@ -87,17 +95,23 @@ def drawings(side: int, *, classes: int = 60, each: int = 20, seed: int = 0) -> 
     return labelled(images, np.repeat(np.arange(classes), each).tolist(), names)
 
 
-def _first(data: Labelled, count: int) -> Labelled:
-    """The first pictures of each class."""
-    order = data.labels.argsort(stable=True)
-    rank = torch.arange(data.size, device=order.device) - (data.counts.cumsum(0) - data.counts)[data.labels[order]]
-    kept = order[rank < count].sort().values
-    return data._replace(images=data.images[kept], labels=data.labels[kept])
+def _resized(data: Labelled, side: int) -> Labelled:
+    """Whole pictures at another side."""
+    return data._replace(images=torch.cat([_eight_bits(Resize(side)(part)) for part in data.images.split(PART)]))
+
+
+def _eight_bits(images: Tensor) -> Tensor:
+    return (255 * images).round().clamp(0, 255).to(torch.uint8)
 
 
 def _spoilt(images: Tensor, name: str) -> Tensor:
     if name == "inversion":
         return 255 - images
+    if name in ("grey", "close"):
+        stream = torch.Generator().manual_seed(0)
+        close = RandomResizedCrop(images.shape[-1], scale=CLOSE)
+        parts = (close(part, stream) if name == "close" else grey(unit(part)) for part in images.split(PART))
+        return torch.cat([_eight_bits(part).expand_as(images[: len(part)]) for part in parts])
     x = images.cpu().float()
     if name == "noise":
         x = x + 64 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))

@@ -63,6 +63,8 @@ class Episodes:
         queries: the query images of a class.
         min_shots: if given, every class of every task has a number of shots of its own, uniform in
             [min_shots, shots]; the surplus is masked, and zero, so that tasks are ragged.
+        groups: if given, a number for each class, from 0 on: the classes of a task are then all of one group, drawn
+            uniformly first.
         few: take classes with fewer than `shots + queries` images as they are: one image at least is a query, as
             many of the others as can be are support, and what is missing is masked. Otherwise they are refused.
         transform: what turns the drawn uint8 images `(N, C, H, W)` into floats, in one call for support and
@@ -81,12 +83,19 @@ class Episodes:
         shots: int,
         queries: int,
         min_shots: int | None = None,
+        groups: Sequence[int] | None = None,
         few: bool = False,
         transform: Transform = unit,
     ) -> None:
         _check(data, shots=shots, queries=queries, min_shots=min_shots, few=few)
-        if not 1 <= ways <= len(data.names):
-            raise ValueError(f"ways must be between 1 and the {len(data.names)} classes of the data; got {ways}.")
+        of_class = torch.tensor([0] * len(data.names) if groups is None else list(groups))
+        if of_class.shape != (len(data.names),):
+            raise ValueError(f"groups must be a number for each of the {len(data.names)} classes; got {len(of_class)}.")
+        smallest = int(of_class.bincount().min())
+        if not 1 <= ways <= smallest:
+            where = "the data" if groups is None else "the smallest group"
+            raise ValueError(f"ways must be between 1 and the {smallest} classes of {where}; got {ways}.")
+        self._members = torch.nn.functional.one_hot(of_class).mT.bool() if groups is not None else None
         self.ways, self.shots, self.queries, self.min_shots = ways, shots, queries, min_shots
         self.transform = transform
         self._pixels, self._images = data.images, _images(data)
@@ -103,10 +112,11 @@ class Episodes:
 
     def draw(self, shape: tuple[int, ...], generator: Stream) -> Keys:
         """The random numbers that `build` makes tasks of."""
-        return Keys(
-            _uniform((*shape, self._images.rows), generator),
-            _uniform((*shape, self.ways, self._images.longest), generator),
-        )
+        classes = _uniform((*shape, self._images.rows), generator)
+        if self._members is not None:
+            group = draw(torch.randint, len(self._members), shape, stream=generator)
+            classes = classes.masked_fill(~self._members.to(group.device)[group], -1)
+        return Keys(classes, _uniform((*shape, self.ways, self._images.longest), generator))
 
     def build(self, keys: Keys, generator: Stream) -> Task:
         """The tasks that some keys choose; the generator is for the transform, and for the shots where they vary."""

@@ -175,6 +175,9 @@ class TasksConfig:
         digests: SHA-256 of these files, filled in from them, so that no run goes on with others.
         learn_from: the classes whose tasks the model learns from: train, or validation. The second is for models with a
             handful of parameters on features of a network that knows the training classes by heart.
+        spoilt: where the network stays as it is, learn and validate also on tasks whose pictures are all out of focus
+            (blur), grainy (noise), light on dark (inversion), without colours (grey) or close up (close), as often as
+            on ordinary ones.
         unseen: of two files, choose on the validation classes of the first, so that nothing is known of the second
             before the test.
         table: the table that the tasks of `table` come from.
@@ -212,6 +215,7 @@ class TasksConfig:
     features: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
     learn_from: str = "train"
+    spoilt: tuple[str, ...] = ()
     unseen: bool = False
     table: TableConfig = field(default_factory=TableConfig)
 
@@ -331,7 +335,8 @@ class TrainConfig:
         beta_psi: in gp-maml, a Gaussian over the network's weights, and the weight of its KL; none for a Dirac, as in
             the paper's experiments.
         lr: Adam's learning rate.
-        network_lr: learning rate of the network's weights, where it is tuned; none means `lr`.
+        network_lr: learning rate of the network's weights, where it is tuned: none means `lr`, and with 0 the network
+            stays as it is, every picture goes through it once, and a handful of numbers behind it are learned.
         scale_lr: learning rate of the kernel's out-scale; none means `lr`.
         site_lr: learning rate of the encoder's own parameters; none means `lr`.
         schedule: how learning rates change: constant, or cosine, which ends at zero.
@@ -383,8 +388,8 @@ class TestConfig:
         inner_steps: numbers of gradient steps to test with; empty means as in training.
         weight_samples: number of weights that stochastic MAML, or gp-maml with train.beta_psi, draws at test.
         temperature: report class probabilities also under a temperature that is fitted on validation.
-        shifts: test also on pictures unlike those of training: blur, noise, inversion; emnist and drawings, which are
-            characters (see `metavib.data.shifts`).
+        shifts: test also on pictures unlike those of training: blur, noise, inversion; of characters also emnist and
+            drawings, of photographs birds (see `metavib.data.shifts`).
         unknown: say also how well pictures of classes that a task does not have are told from those it has.
         seed: decides the test tasks.
 
@@ -468,8 +473,14 @@ class Config:
         self._check_validations()
         for name in ("lr", "network_lr", "scale_lr", "site_lr"):
             rate = getattr(self.train, name)
-            if rate is not None and not 0 < rate < float("inf"):
+            still = name == "network_lr" and rate == 0
+            if rate is not None and not still and not 0 < rate < float("inf"):
                 raise ValueError(f"train.{name} must be positive; got {rate}.")
+        if self.tasks.spoilt and not self.frozen:
+            raise ValueError(
+                "tasks.spoilt is for a network that stays as it is (model.backbone = tuned and train.network_lr = 0, "
+                f"or --frozen); got {', '.join(self.tasks.spoilt)}."
+            )
         if self.model.view and self.model.view < 16:
             raise ValueError(f"model.view is a side of at least 16 pixels, or 0; got {self.model.view}.")
         if not 0 < self.model.scale < float("inf"):
@@ -513,6 +524,11 @@ class Config:
 
         check_beta(self.train.beta, dirac=self.method in DIRAC)
         self._check_beta_psi()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a network of a supervised stage stays as it is, and only what is behind it learns."""
+        return self.model.backbone == "tuned" and self.train.network_lr == 0
 
     @property
     def unrolled(self) -> int:

@@ -80,7 +80,7 @@ def train(
             checkpoint.restore_training(saved, optimiser, streams)
         start, best, temperature = saved.step, saved.best, saved.temperature
     else:
-        world.acquaint(model)
+        world.acquaint(model, quiet=quiet or not ranks.first)
     ranks.on_first(run_folder.begin, config, folder)
     spent = ranks.on_first(run_folder.drop_metrics_after, folder, start or -1)
     before = {line["step"]: line["validation"] for line in run_folder.read_metrics(folder) if "validation" in line}

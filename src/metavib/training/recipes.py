@@ -542,6 +542,45 @@ def tuned(experiment: str, method: str, *, shots: int | None = None, kernel: str
     return override(config, changes)
 
 
+SPOILT = ["blur", "noise", "inversion", "grey", "close"]
+"""How photographs are spoilt that a handful of numbers is learned from: all that `metavib.data.shifts` can do."""
+_OF_VECTORS = ("model.widths", "model.dropout")  # fields of an MLP that may follow
+_FROZEN: Changes = {
+    "tasks.augment": False,
+    "model.mirror": False,
+    "train.network_lr": 0.0,
+    "train.splits": 1,
+    "train.select": "best",
+    "train.calibrate": True,
+    "test.temperature": False,
+}
+
+
+def frozen(experiment: str, method: str, *, shots: int | None = None, kernel: str | None = None) -> Config:
+    """Our own recipe for a network that stays as it is, with a handful of numbers behind it.
+
+    Photographs are also learned from spoilt, so that predictions are honest where pictures are not like those of
+    training; eight tasks of each way to see them are in every step.
+
+    Args:
+        experiment: one with images.
+        method: one of `metavib.training.config.TUNED`.
+        shots: K; one where None. Temperatures are fitted at one and at five shots, too.
+        kernel: of the GP methods; None for cosine.
+
+    Example:
+        >>> config = frozen("cub", "gp-vib")
+        >>> config.test.shots, config.train.network_lr, config.tasks.spoilt[0]
+        ((1, 5), 0.0, 'blur')
+    """
+    config = tuned(experiment, method, shots=shots, kernel=kernel)
+    few = {field: value for field, value in _few_numbers(config).items() if field not in _OF_VECTORS}
+    changes = few | _FROZEN | {"test.shots": sorted({1, 5, config.tasks.shots})}
+    if config.tasks.channels == 3:
+        changes |= {"tasks.spoilt": SPOILT, "train.tasks": 8 * (1 + len(SPOILT))}
+    return override(config, changes)
+
+
 # Embeddings
 
 NO_VECTORS = (*TRANSFER, "relation-net")

@@ -107,7 +107,12 @@ PLACES = (
     Place(
         "the experiment embeddings",
         lambda c: c.tasks.name == EMBEDDINGS,
-        ("tasks.features", "tasks.digests", "tasks.learn_from", "tasks.unseen"),
+        ("tasks.features", "tasks.digests", "tasks.unseen"),
+    ),
+    Place(
+        "the experiment embeddings and the backbone tuned",
+        lambda c: c.tasks.name == EMBEDDINGS or c.model.backbone == "tuned",
+        ("tasks.learn_from",),
     ),
     Place("the experiments table and embeddings", lambda c: c.tasks.name in (TABLE, EMBEDDINGS), ("tasks.inputs",)),
     Place("the experiment omniglot-emnist", lambda c: c.tasks.name == "omniglot-emnist", ("tasks.rotations",)),
@@ -147,7 +152,7 @@ PLACES = (
     Place(
         "the backbone tuned",
         lambda c: c.model.backbone == "tuned",
-        ("model.view", "model.mirror", "train.network_lr"),
+        ("model.view", "model.mirror", "train.network_lr", "tasks.spoilt"),
     ),
     Place(
         "the backbone tuned and the experiment images",

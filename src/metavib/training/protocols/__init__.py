@@ -17,9 +17,9 @@ def experiment(config: Config) -> Experiment:
         from metavib.training.protocols.classification import Classification  # readers of images only where needed
 
         if config.model.backbone == "tuned":
-            from metavib.training.protocols.tuned import Tuning
+            from metavib.training.protocols.tuned import Frozen, Tuning
 
-            return Tuning(config)
+            return Frozen(config) if config.frozen else Tuning(config)
         return Classification(config)
     if config.tasks.name == TABLE:
         from metavib.training.protocols.table import Table

@@ -5,7 +5,7 @@ points. None of these is a spread over trainings: that one is a standard deviati
 `metavib.show.tables` makes it, from their records.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import product
@@ -22,7 +22,7 @@ from metavib.baselines.proto import Prototypes
 from metavib.data import Labelled, Splits
 from metavib.data.augmentations import Transform, unit
 from metavib.data.labelled import concatenate
-from metavib.data.shifts import SHIFTS, SPOILT, shifted
+from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS, shifted
 from metavib.encoders import GPEncoder
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.marginals import Normal
@@ -63,6 +63,7 @@ class Classification(Experiment):
     Args:
         config: that of the run.
         splits: the data, where it is at hand; read from disk otherwise.
+        shifts: the test pictures under each shift of `test.shifts`, where they are at hand; made otherwise.
 
     Example:
         >>> import torch
@@ -76,7 +77,9 @@ class Classification(Experiment):
         torch.Size([2, 5, 1, 28, 28])
     """
 
-    def __init__(self, config: Config, splits: Splits | None = None) -> None:
+    def __init__(
+        self, config: Config, splits: Splits | None = None, shifts: Mapping[str, Labelled] | None = None
+    ) -> None:
         if config.repeats > 1:
             raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
         _check_network(config)
@@ -93,13 +96,13 @@ class Classification(Experiment):
         self.start = bundled.checkpoint_of(config.model.pretrained) if _starts_from_bundled(config) else None
         self._validation: dict[tuple[int, int], list[Task]] = {}
         self._scores: _Scores | None = None
-        self._shifted: dict[str, Labelled] = {}
+        self._shifted = dict(shifts or {})
 
     def sample(self, shape: tuple[int, ...], generator: Stream) -> Task:
         """Training episodes (mini-batches of all classes, in the methods that transfer)."""
         return self.source.sample(shape, generator).to(self.dtype)
 
-    def acquaint(self, model: Model) -> None:
+    def acquaint(self, model: Model, *, quiet: bool = True) -> None:
         """Gives a new model the weights that it starts from, where a config names a model that comes with the package.
 
         And shows the embeddings of the training classes to a backbone that centres and whitens by them.
@@ -211,7 +214,7 @@ class Classification(Experiment):
                     row["temperature"] = temperature.at(shots)
                     row |= {} if shift else {"obvious": self._obvious_rows(source, tested, shots)}
                 if test.unknown:
-                    row["unknown"] = self._unknown(tested, self._tested(shift), shots)
+                    row["unknown"] = self._unknown(tested, self.tested(shift), shots)
                 if shift:
                     row["shift"] = shift
                 if test.temperature:
@@ -283,9 +286,9 @@ class Classification(Experiment):
         return self._test_shots if self.config.train.calibrate else (self.config.tasks.shots,)
 
     def _test_source(self, shots: int, shift: str = "") -> TaskSource:
-        return self._episodes(self._tested(shift), ways=self.ways, shots=shots, queries=self.config.test.queries)
+        return self._episodes(self.tested(shift), ways=self.ways, shots=shots, queries=self.config.test.queries)
 
-    def _tested(self, shift: str) -> Labelled:
+    def tested(self, shift: str) -> Labelled:
         """The pictures of the test, under a shift where there is one."""
         if shift and shift not in self._shifted:
             tasks = self.config.tasks
@@ -300,7 +303,8 @@ class Classification(Experiment):
         as_trained = (ways, shots) == (tasks.ways, tasks.shots) and self.config.method not in TRANSFER
         as_trained = as_trained and not self.config.train.calibrate
         sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
-        return self._episodes(self.splits.validation, **sizes, min_shots=tasks.min_shots if as_trained else None)
+        least = tasks.min_shots if as_trained else None
+        return self._episodes(self.splits.validation, **sizes, min_shots=least, grouped=bool(tasks.spoilt))
 
     def _at_once(self, ways: int, shots: int) -> int:
         """Test episodes at once: fewer where each has many points."""
@@ -309,7 +313,7 @@ class Classification(Experiment):
     def _training(self) -> TaskSource:
         tasks = self.config.tasks
         data = self.splits.validation if tasks.learn_from == "validation" else self.splits.train
-        transform = training_transform(tasks)
+        transform = unit if _vectors(data) else training_transform(tasks)
         if self.config.method in TRANSFER:
             if data.classes != self.config.model.classes:
                 raise ValueError(
@@ -317,7 +321,7 @@ class Classification(Experiment):
                 )
             return AllWay(data, batch_size=tasks.queries, transform=transform)
         sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": tasks.queries}
-        return self._episodes(data, **sizes, min_shots=tasks.min_shots, transform=transform)
+        return self._episodes(data, **sizes, min_shots=tasks.min_shots, grouped=bool(tasks.spoilt), transform=transform)
 
     def _episodes(
         self,
@@ -327,6 +331,7 @@ class Classification(Experiment):
         shots: int,
         queries: int,
         min_shots: int | None = None,
+        grouped: bool = False,
         transform: Transform | None = None,
     ) -> TaskSource:
         tasks = self.config.tasks
@@ -337,6 +342,10 @@ class Classification(Experiment):
             return AlphabetEpisodes(data, **sizes, transform=transform)
         few = tasks.name == "images"  # whose classes have as many pictures as they have
         options: Any = {"min_shots": min_shots, "few": few, "transform": transform}
+        if grouped:  # by what stands before the first / of the name of a class
+            ways_seen = [name.partition("/")[0] for name in data.names]
+            numbers = {way: number for number, way in enumerate(dict.fromkeys(ways_seen))}
+            options["groups"] = [numbers[way] for way in ways_seen]
         return Episodes(data, ways=ways, shots=shots, queries=queries, **options)
 
     def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
@@ -490,7 +499,7 @@ def _check_network(config: Config) -> None:
 
 def _check_shifts(config: Config) -> None:
     """Refuses shifts that there are not, or not of such pictures."""
-    allowed = SHIFTS if config.tasks.channels == 1 else SPOILT
+    allowed = OF_CHARACTERS if config.tasks.channels == 1 else OF_PHOTOGRAPHS
     if strange := [name for name in config.test.shifts if name not in allowed or config.tasks.name == EMBEDDINGS]:
         raise ValueError(f"test.shifts of these pictures may be {', '.join(allowed)}; got {', '.join(strange)}.")
 

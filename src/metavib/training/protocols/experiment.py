@@ -33,8 +33,13 @@ class Experiment(ABC):
             generator: what they are drawn from; nothing else decides.
         """
 
-    def acquaint(self, model: Model) -> None:  # noqa: B027 - most models know nothing of data before the first step
-        """Lets a new model see the training data before its first step, where a part of it is taken from them."""
+    def acquaint(self, model: Model, *, quiet: bool = True) -> None:  # noqa: B027 - most know nothing before a step
+        """Lets a new model see the training data before its first step, where a part of it is taken from them.
+
+        Args:
+            model: new.
+            quiet: draw no progress bar.
+        """
 
     def check(self) -> None:  # noqa: B027 - nothing to refuse where tasks are made anew
         """Refuses, before any work, a validation or test that the data cannot give."""
