@@ -287,7 +287,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.birds:
             write_birds(Path(made) / "birds")
             for method in ("gp-vib", BEHIND):
-                result["rows"] += measure("birds", method, Path(made), options.minutes)
+                if options.only in f"birds {method}":
+                    result["rows"] += measure("birds", method, Path(made), options.minutes)
         for name, write in () if options.emnist or options.birds else DATA.items():
             write(Path(made) / name)
             if options.only in f"{name} {BUNDLED}":

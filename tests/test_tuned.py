@@ -182,7 +182,7 @@ def still(stage: Path, method: str = "gp-vib", **changes: Any) -> Config:
     return tuned.resolve(override(made, changes), ["tasks.spoilt", *changes])
 
 
-@pytest.mark.parametrize("method", ["gp-vib", "proto-net"])
+@pytest.mark.parametrize("method", TUNED)
 def test_behind_a_network_that_stays_as_it_is_a_handful_of_numbers_learn(stage, tmp_path, method):
     ours = still(stage, method)
     world = Frozen(ours, pictures())
@@ -193,7 +193,7 @@ def test_behind_a_network_that_stays_as_it_is_a_handful_of_numbers_learn(stage, 
     trained = loop.train(ours, tmp_path / "run", quiet=True, world=Frozen(ours, pictures()))
     after = run_folder.latest(tmp_path / "run").part("model")
     moved = {name for name, t in before.items() if not torch.equal(t, after[name])}
-    assert moved and all(before[name].numel() == 1 for name in moved) and not any(".trunk." in name for name in moved)
+    assert moved and all(before[name].numel() <= 3 for name in moved) and not any(".trunk." in name for name in moved)
     assert world.validate(trained)["nll"] <= before_nll
     found = world.evaluate(trained, temperature=run_folder.chosen(tmp_path / "run").temperature, quiet=True)
     assert [row["shots"] for row in found["rows"]] == [1, 2] and all("obvious" in row for row in found["rows"])
@@ -243,7 +243,7 @@ def test_pictures_unlike_those_of_training_go_through_the_network_too(stage):
     assert found[1]["metrics"]["nll"]["mean"] == pytest.approx(wanted["metrics"]["nll"]["mean"], rel=1e-5)
 
 
-def test_the_network_of_a_model_of_the_package_is_named_by_its_name(tmp_path):
+def test_the_network_of_a_model_of_the_package_is_named_by_its_name(tmp_path, monkeypatch):
     """A folder of photographs is learned from behind the network of `photographs`, as it sees pictures."""
     rng = np.random.default_rng(0)
     for c in range(9):
@@ -252,10 +252,12 @@ def test_the_network_of_a_model_of_the_package_is_named_by_its_name(tmp_path):
             pixels = rng.normal(30 * c, 20, (40, 60, 3)).clip(0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "album" / f"thing {c}" / f"{i}.png")
     options = {"tasks.root": str(tmp_path / "album"), "model.pretrained": "photographs", "train.steps": 4}
+    monkeypatch.chdir(tmp_path)
+    Path("photographs").mkdir()  # of pictures: no network
     made = tuned.resolve(override(recipes.frozen("images", "gp-vib"), options))
     known = bundled.checkpoint_of("photographs").config
     assert made.model.widths == known.model.widths and made.tasks.size == known.tasks.size
-    assert made.tasks.learn_from == "train" and made.tasks.spoilt == shifts.SPOILT
+    assert made.tasks.learn_from == "train" and made.tasks.spoilt == ()
     record = run(override(made, {"test.tasks": 4, "train.validation_tasks": 4}), tmp_path / "run", quiet=True)
     assert record["evaluation"]["rows"] and record["network"] == digest(tuned.where(made))
     learner = Learner.from_run(tmp_path / "run")

@@ -169,6 +169,8 @@ def train(
 
     from metavib.training import runs, targets
 
+    if one.tasks.name == "images" and not (quiet or json_) and resume is None:
+        _hint(one)
     again: Any = {"resume": resume is not None, "quiet": quiet or json_}
     if trained is None:
         records = targets.train(wanted, folder, **again)
@@ -189,6 +191,19 @@ def train(
             else ""
         )
         note(f"run folder: {folder}; next: " + " or ".join(filter(None, (use, f"`metavib plot {folder}`"))))
+
+
+def _hint(config: "Config") -> None:
+    """Says what else there is for photographs, whose training starts from random weights."""
+    from metavib.progress import say
+    from metavib.training.protocols.seen import kind
+
+    if kind(config.tasks) == "photographs" and not config.model.pretrained and config.method == "gp-vib":
+        say(
+            "these are photographs, and weights start at random: with `--backbone photographs --frozen` the network of "
+            "a model that comes with the package is used as it is, which takes a minute and is better for most of them "
+            "(`metavib models photographs` says what it has learned from)"
+        )
 
 
 def evaluate(

@@ -59,7 +59,8 @@ def resolve(config: Config, said: Collection[str] = ()) -> Config:
         said: fields that the user has set, which stay as they are.
     """
     name = config.model.pretrained
-    known = replace(config.model, pretrained=str(Path(name).absolute()) if Path(name).exists() else name)
+    here = Path(name).exists() and not _comes_with_the_package(config)
+    known = replace(config.model, pretrained=str(Path(name).absolute()) if here else name)
     found = stage(replace(config, model=known))
     seen: dict[str, Any] = {}
     if config.tasks.name == "images":
@@ -67,7 +68,8 @@ def resolve(config: Config, said: Collection[str] = ()) -> Config:
     if config.frozen:
         apart = class_splits.datasets(found.tasks.name).isdisjoint(class_splits.datasets(config.tasks.name))
         seen["tasks.learn_from"] = "train" if apart else "validation"  # classes that the network has not seen
-        seen["tasks.spoilt"] = list(SPOILT) if found.tasks.channels == 3 else []
+        if config.tasks.name == "images":
+            seen["tasks.spoilt"] = []  # pictures to come are like a user's own
     config = override(config, {field: value for field, value in seen.items() if field not in said})
     if config.tasks.name == "images":
         config = pictures.resolve(config, (*said, *seen))
@@ -107,7 +109,10 @@ def _path(config: Config) -> Path:
 
 
 def _comes_with_the_package(config: Config) -> bool:
-    return config.model.pretrained in bundled.names() and not _path(config).exists()
+    """Whether the network is that of a model of this name; a user's own network of the same name comes first."""
+    own = (Path(config.model.pretrained), _path(config))
+    theirs = any(path.is_file() or (path / BACKBONE).exists() for path in own)
+    return config.model.pretrained in bundled.names() and not theirs
 
 
 @final
