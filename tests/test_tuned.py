@@ -22,7 +22,7 @@ from metavib.tasks.inputs import Inputs
 from metavib.training import build, bundled, loop, pretrain, recipes, run, run_folder
 from metavib.training.config import TUNED, Config
 from metavib.training.embedding import View, embedded
-from metavib.training.fields import override
+from metavib.training.fields import override, to_dict
 from metavib.training.protocols import embeddings, tuned
 from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.seen import evaluation_transform
@@ -314,5 +314,10 @@ def test_from_the_command_line_and_back_to_features(tmp_path, monkeypatch):
     program.done("embed", "tuned", "glyphs", "--episodes", "6", "--out", "tuned.npz", "--quiet")
     learner = Learner.from_run("tuned")
     assert learner.adapt((torch.rand(4, 1, 28, 28), ["a", "b"] * 2)).predict(torch.rand(1, 1, 28, 28)) is not None
+    run_folder.pack(Path("tuned"), Path("packed"))  # which says no more where its network came from
+    again = override(run_folder.chosen(Path("packed")).config, {"test.tasks": 12})
+    Path("again.json").write_text(json.dumps(to_dict(again)))
+    program.done("train", "glyphs", "--config", "again.json", "--trained", "packed", "--out", "again", "--quiet")
+    assert run_folder.read_record(Path("again"))["evaluation"]["rows"][0]["episodes"] == 12
     ended = program.metavib("train", "glyphs", "--backbone", "stage", "--improved", "--out", "c")
     assert ended.status and "give one of them" in ended.err

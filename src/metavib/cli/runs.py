@@ -38,6 +38,7 @@ from metavib.cli.options import (
     Target,
     TaskColumn,
     Ways,
+    described,
     moved,
     names,
     resolved,
@@ -162,6 +163,8 @@ def train(
         name = read(config).tasks.name
     if name is None:
         wanted = _resumed(resume, method, given, improved=improved)
+    elif trained is not None and config is not None and name != TABLE:  # of a finished run, which lacks nothing
+        wanted = {"": described(name, method, given, config=config, improved=improved)}
     else:
         wanted = resolved(name, method, given, config=config, improved=improved, frozen=frozen)
     one = next(iter(wanted.values()))
