@@ -1,6 +1,6 @@
 """Models on pictures unlike those of their training: how right, how sure, and what is none of their classes."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import ceil
 
 import matplotlib
@@ -65,13 +65,14 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
     return {row.get("shift", ""): row for row in record["evaluation"]["rows"] if row["shots"] == shots}
 
 
-# Variants in the figure: all of them would be a tangle.
-DRAWN = ("", "bundled", "longer", "ink-augmented-longer", "ordinary", "spoilt", "small")
+def reliability(records: Records, *, variants: Collection[str]) -> Figure:
+    """Accuracy against confidence at the fewest shots, without a temperature of ours: a panel for each shift.
 
-
-def reliability(records: Records) -> Figure:
-    """Accuracy against confidence at the fewest shots, without a temperature of ours: a panel for each shift."""
-    lines = {title(*line): found[0] for line, found in by_line(records).items() if line[1] in DRAWN}
+    Args:
+        records: of the study.
+        variants: those that have lines: all of them would be a tangle.
+    """
+    lines = {title(*line): found[0] for line, found in by_line(records).items() if line[1] in variants}
     fewest = min(row["shots"] for record in records.values() for row in record["evaluation"]["rows"])
     with matplotlib.rc_context(STYLE):
         shifts = shifts_of(records.values())

@@ -678,7 +678,7 @@ _ALL = (
             Drawing(
                 "shift.png",
                 "Accuracy against confidence at one shot, a panel for each kind of picture and a line for each model",
-                shifts.reliability,
+                partial(shifts.reliability, variants=("", "bundled", "longer", "ink-augmented-longer")),
             ),
         ),
         quick="gp-vib-cosine-1",
@@ -700,7 +700,7 @@ _ALL = (
             Drawing(
                 "shift-photographs.png",
                 "Accuracy against confidence at one shot, a panel for each kind of picture and a line for each model",
-                shifts.reliability,
+                partial(shifts.reliability, variants=("ordinary", "spoilt")),
             ),
         ),
         quick="gp-vib-cosine-small-1",
