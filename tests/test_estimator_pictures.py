@@ -75,6 +75,28 @@ def test_the_estimator_and_the_program_are_the_same_model_to_the_last_bit(fitted
     assert mine.classes_.tolist() == ["new", "other"] and fitted.classes_.tolist() == sorted(set(NAMES))
 
 
+def test_behind_the_network_of_photographs_it_is_the_program_s_model_too(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    colours = rng.integers(0, 256, (CLASSES, 1, 40, 40, 3)) + rng.normal(0, 20, (CLASSES, EACH, 40, 40, 3))
+    pictures = colours.clip(0, 255).astype(np.uint8).reshape(-1, 40, 40, 3)
+    for name, i, pixels in zip(NAMES, range(len(NAMES)), pictures, strict=True):
+        (tmp_path / "album" / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "album" / name / f"{i % EACH}.png")
+    monkeypatch.setitem(recipes._FROZEN, "test.tasks", 4)
+    monkeypatch.setitem(recipes._FROZEN, "train.validation_tasks", 3)
+    mine = FewShotClassifier(backbone="photographs", **SAID).fit(pictures, NAMES)
+    options = ["--backbone", "photographs", "--frozen", "--steps", "4", "--seed", "3"]
+    done("train", "images", "--root", tmp_path / "album", *options, "--out", tmp_path / "run", "--quiet")
+    saved = run_folder.chosen(tmp_path / "run")
+    assert mine.run_.config.frozen and mine.run_.temperature.values == pytest.approx(saved.temperature.values)
+    for name, t in mine.run_.tensors.items():
+        torch.testing.assert_close(t, saved.tensors[name], rtol=1e-5, atol=1e-6)
+    mine.save(tmp_path / "model.safetensors")
+    again = FewShotClassifier.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(pictures[:3]), mine.predict_proba(pictures[:3]))
+
+
 def test_pictures_are_read_once_for_each_form_that_is_tried(small, monkeypatch):
     """What says where training starts from is also trained on."""
     forms = []

@@ -17,7 +17,7 @@ from metavib.adapt.preparation import ModelSpace
 from metavib.estimators.base import SEEDS, FewShotEstimator, check_shots, column_of
 from metavib.estimators.columns import KERNELS, Candidate, learn_columns
 from metavib.estimators.models import WIDE
-from metavib.estimators.pictures import Evaluation, are_pictures, one_by_one, said_fields, train
+from metavib.estimators.pictures import NETWORKS, Evaluation, are_pictures, one_by_one, said_fields, train
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots, hold_out, row_tasks
 from metavib.groups import ClassReport, learn_shares
 from metavib.kernels import ExplicitKernel
@@ -80,7 +80,8 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         likelihood: softmax; bernoulli for two classes with one latent function.
         backbone: auto (for rows a hierarchical prior where tasks have their classes in common, else the columns
             themselves; the program's network for pictures), hierarchical, mlp, identity (no network), conv4, on
-            arrays `(n, C, H, W)`, or a `metavib.networks.Backbone`.
+            arrays `(n, C, H, W)`, or a `metavib.networks.Backbone`; for photographs also photographs, the network of
+            the model of that name, which stays as it is (`metavib train images --backbone photographs --frozen`).
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
             auto: the best for classes held out, of linear, rbf and, on embeddings, which are rows of a hundred numbers
@@ -182,7 +183,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         for of_an_earlier_fit in ("predictors_", "report_"):
             self.__dict__.pop(of_an_earlier_fit, None)
         self.run_ = None
-        if are_pictures(X) and isinstance(self.backbone, str) and self.backbone == "auto":
+        if are_pictures(X) and isinstance(self.backbone, str) and self.backbone in ("auto", *NETWORKS):
             return self._fit_pictures(X, y, tasks, sample_weight)
         X, y, tasks, weight = self._checked(X, y, tasks, sample_weight, reset=True)
         ids = self._task_ids(tasks, len(y))

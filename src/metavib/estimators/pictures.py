@@ -26,10 +26,11 @@ from metavib.training import build, loop, run_folder
 from metavib.training.checkpoint import Checkpoint
 from metavib.training.config import Config, TasksConfig
 from metavib.training.fields import override
-from metavib.training.protocols.classification import Classification
-from metavib.training.protocols.pictures import decided, started
+from metavib.training.protocols import experiment
+from metavib.training.protocols.pictures import SEEN, decided, started
 from metavib.training.protocols.seen import form
-from metavib.training.recipes import recipe
+from metavib.training.protocols.tuned import known
+from metavib.training.recipes import frozen, recipe
 from metavib.training.stopping import Interrupted
 
 FIELDS = {
@@ -45,6 +46,10 @@ FIELDS = {
     "device": "device",
 }
 """Options of the estimator that a training on pictures has, by the field of its config."""
+
+NETWORK = "model.pretrained"
+"""The field of the model whose network stays as it is, where `backbone` names one."""
+NETWORKS = ("photographs",)
 
 FREE = ("backbone", "random_state", "verbose")  # which say nothing of a config
 
@@ -118,6 +123,7 @@ def said_fields(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[
         defaults: what they are where nothing was said.
     """
     said = {name: value for name, value in params.items() if name not in FREE and value != defaults[name]}
+    network = {NETWORK: params["backbone"]} if params["backbone"] in NETWORKS else {}
     if strange := [name for name in said if name not in FIELDS]:
         raise ValueError(
             f"a training on pictures has no {', '.join(strange)}: it has {', '.join(FIELDS)}. Other networks are "
@@ -125,7 +131,8 @@ def said_fields(params: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[
         )
     if "shots" in said and not isinstance(said["shots"], int | np.integer):
         raise ValueError(f"shots is one number in a training on pictures; got {said['shots']!r}.")
-    return {FIELDS[name]: value.item() if isinstance(value, np.generic) else value for name, value in said.items()}
+    fields = {FIELDS[name]: value.item() if isinstance(value, np.generic) else value for name, value in said.items()}
+    return fields | network
 
 
 Read = Callable[[Form], Labelled]
@@ -142,6 +149,9 @@ def described(classes: Mapping[str, Sequence[Any]], read: Read, said: Mapping[st
         seed: of weights and tasks.
     """
     sizes: Any = {"shots": said.get("tasks.shots"), "kernel": said.get("model.kernel")}
+    if said.get(NETWORK):
+        config = known(override(frozen("images", "gp-vib", **sizes), {**said, "seed": seed}), said)
+        return decided(config, [classes], (*said, *SEEN))
     config = override(recipe("images", "gp-vib", **sizes), {**said, "seed": seed})
     return started(decided(config, [classes], said), partial(_splits, read), said)
 
@@ -170,7 +180,7 @@ def train(pictures: np.ndarray, y: np.ndarray, said: Mapping[str, Any], *, seed:
     read = cache(partial(read_classes, classes, otherwise="Leave them out of X and y."))
     config = described(classes, read, said, seed)
     build.set_torch(config)
-    world = Classification(config, _splits(read, config.tasks))
+    world = experiment(config, _splits(read, config.tasks))
     with tempfile.TemporaryDirectory(prefix="metavib-") as made:
         folder = Path(made) / "run"
         try:

@@ -49,6 +49,17 @@ class Stage(NamedTuple):
 
 
 def resolve(config: Config, said: Collection[str] = ()) -> Config:
+    """The config with what the network's file decides filled in, and then a folder of a user's own pictures.
+
+    Args:
+        config: from the recipes `tuned` or `frozen` of `metavib.training.recipes`.
+        said: fields that the user has set, which stay as they are.
+    """
+    config = known(config, said)
+    return pictures.resolve(config, (*said, *SEEN)) if config.tasks.name == "images" else config
+
+
+def known(config: Config, said: Collection[str] = ()) -> Config:
     """The config with what the network's file decides filled in: its widths, and how it sees a user's own pictures.
 
     A path that leads somewhere from the current folder becomes absolute; another one is looked for below the folder of
@@ -60,8 +71,8 @@ def resolve(config: Config, said: Collection[str] = ()) -> Config:
     """
     name = config.model.pretrained
     here = Path(name).exists() and not _comes_with_the_package(config)
-    known = replace(config.model, pretrained=str(Path(name).absolute()) if here else name)
-    found = stage(replace(config, model=known))
+    model = replace(config.model, pretrained=str(Path(name).absolute()) if here else name)
+    found = stage(replace(config, model=model))
     seen: dict[str, Any] = {}
     if config.tasks.name == "images":
         seen = {field: getattr(found.tasks, field.removeprefix("tasks.")) for field in SEEN}
@@ -71,14 +82,12 @@ def resolve(config: Config, said: Collection[str] = ()) -> Config:
         if config.tasks.name == "images":
             seen["tasks.spoilt"] = []  # pictures to come are like a user's own
     config = override(config, {field: value for field, value in seen.items() if field not in said})
-    if config.tasks.name == "images":
-        config = pictures.resolve(config, (*said, *seen))
     if found.tasks.channels != config.tasks.channels:
         raise ValueError(
             f"{name} sees pictures of {found.tasks.channels} channels; those of {config.tasks.name} have "
             f"{config.tasks.channels}."
         )
-    return replace(config, model=replace(known, widths=found.widths))
+    return replace(config, model=replace(model, widths=found.widths))
 
 
 def stage(config: Config) -> Stage:
