@@ -559,8 +559,8 @@ _FROZEN: Changes = {
 def frozen(experiment: str, method: str, *, shots: int | None = None, kernel: str | None = None) -> Config:
     """Our own recipe for a network that stays as it is, with a handful of numbers behind it.
 
-    Photographs are also learned from spoilt, so that predictions are honest where pictures are not like those of
-    training; eight tasks of each way to see them are in every step.
+    Photographs of a dataset are also learned from spoilt, so that predictions are honest where pictures are not like
+    those of training; eight tasks of each way to see them are in every step. Pictures to come are like a user's own.
 
     Args:
         experiment: one with images.
@@ -576,7 +576,7 @@ def frozen(experiment: str, method: str, *, shots: int | None = None, kernel: st
     config = tuned(experiment, method, shots=shots, kernel=kernel)
     few = {field: value for field, value in _few_numbers(config).items() if field not in _OF_VECTORS}
     changes = few | _FROZEN | {"test.shots": sorted({1, 5, config.tasks.shots})}
-    if config.tasks.channels == 3:
+    if config.tasks.channels == 3 and experiment != "images":
         changes |= {"tasks.spoilt": SPOILT, "train.tasks": 8 * (1 + len(SPOILT))}
     return override(config, changes)
 

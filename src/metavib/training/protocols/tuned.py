@@ -79,8 +79,6 @@ def known(config: Config, said: Collection[str] = ()) -> Config:
     if config.frozen:
         apart = class_splits.datasets(found.tasks.name).isdisjoint(class_splits.datasets(config.tasks.name))
         seen["tasks.learn_from"] = "train" if apart else "validation"  # classes that the network has not seen
-        if config.tasks.name == "images":
-            seen["tasks.spoilt"] = []  # pictures to come are like a user's own
     config = override(config, {field: value for field, value in seen.items() if field not in said})
     if found.tasks.channels != config.tasks.channels:
         raise ValueError(
