@@ -114,8 +114,8 @@ Frozen = Annotated[
     bool,
     typer.Option(
         "--frozen",
-        help="With --backbone: the network stays as it is, and the few numbers behind it are learned in seconds, from "
-        "validation classes, also from spoilt pictures of them.",
+        help="With --backbone: the network stays as it is, and the few numbers behind it are learned in a minute, from "
+        "classes that it has not seen. Photographs of a dataset are also learned from spoilt (tasks.spoilt).",
     ),
 ]
 LikelihoodName = Annotated[

@@ -172,7 +172,7 @@ def train(
 
     from metavib.training import runs, targets
 
-    if one.tasks.name == "images" and not (quiet or json_) and resume is None:
+    if one.tasks.name == "images" and not (quiet or json_) and resume is None and trained is None:
         _hint(one)
     again: Any = {"resume": resume is not None, "quiet": quiet or json_}
     if trained is None:

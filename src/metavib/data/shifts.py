@@ -12,6 +12,9 @@
 | `birds` | of photographs, other pictures: CUB's novel classes |
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -97,21 +100,22 @@ def drawings(side: int, *, classes: int = 60, each: int = 20, seed: int = 0) -> 
 
 def _resized(data: Labelled, side: int) -> Labelled:
     """Whole pictures at another side."""
-    return data._replace(images=torch.cat([_eight_bits(Resize(side)(part)) for part in data.images.split(PART)]))
+    return data._replace(images=_as_floats(data.images, Resize(side)))
 
 
-def _eight_bits(images: Tensor) -> Tensor:
-    return (255 * images).round().clamp(0, 255).to(torch.uint8)
+def _as_floats(images: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Pictures that were changed as floats from 0 to 1, some at a time."""
+    return torch.cat([(255 * change(unit(part))).round().clamp(0, 255).to(torch.uint8) for part in images.split(PART)])
 
 
 def _spoilt(images: Tensor, name: str) -> Tensor:
     if name == "inversion":
         return 255 - images
-    if name in ("grey", "close"):
-        stream = torch.Generator().manual_seed(0)
-        close = RandomResizedCrop(images.shape[-1], scale=CLOSE)
-        parts = (close(part, stream) if name == "close" else grey(unit(part)) for part in images.split(PART))
-        return torch.cat([_eight_bits(part).expand_as(images[: len(part)]) for part in parts])
+    if name == "grey":
+        return _as_floats(images, lambda x: grey(x).expand_as(x))
+    if name == "close":
+        crop = RandomResizedCrop(images.shape[-1], scale=CLOSE)
+        return _as_floats(images, partial(crop, generator=torch.Generator().manual_seed(0)))
     x = images.cpu().float()
     if name == "noise":
         x = x + 64 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))

@@ -389,7 +389,7 @@ class TestConfig:
         weight_samples: number of weights that stochastic MAML, or gp-maml with train.beta_psi, draws at test.
         temperature: report class probabilities also under a temperature that is fitted on validation.
         shifts: test also on pictures unlike those of training: blur, noise, inversion; of characters also emnist and
-            drawings, of photographs birds (see `metavib.data.shifts`).
+            drawings, of photographs grey, close and birds (see `metavib.data.shifts`).
         unknown: say also how well pictures of classes that a task does not have are told from those it has.
         seed: decides the test tasks.
 
@@ -475,7 +475,8 @@ class Config:
             rate = getattr(self.train, name)
             still = name == "network_lr" and rate == 0
             if rate is not None and not still and not 0 < rate < float("inf"):
-                raise ValueError(f"train.{name} must be positive; got {rate}.")
+                least = "0 or above" if name == "network_lr" else "positive"
+                raise ValueError(f"train.{name} must be {least}; got {rate}.")
         if self.tasks.spoilt and not self.frozen:
             raise ValueError(
                 "tasks.spoilt is for a network that stays as it is (model.backbone = tuned and train.network_lr = 0, "

@@ -80,12 +80,13 @@ def features(
         )
     weight = next(network.parameters())
     transform, stream = view.transform(tasks, images.shape[-1]), torch.Generator()  # from which nothing is drawn
-    phi = []
+    phi, done = [], 0
     for part in images.split(max(1, PIXELS[weight.device.type] // view.size**2)):
         x = transform(part.to(weight.device), stream).to(weight.dtype)
         phi.append(torch.stack([_phi(network, form) for form in view.shown(x)]).mean(0))
+        done += len(part)
         if advance:
-            advance(sum(map(len, phi)))
+            advance(done)
     return torch.cat(phi).float()
 
 
