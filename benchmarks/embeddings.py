@@ -32,6 +32,7 @@ from metavib.networks.weights import Network
 from metavib.show.tables import markdown
 from metavib.training import bundled, metrics, run_folder, runs
 from metavib.training.embedding import View, features
+from metavib.training.temperature import fit_temperature
 
 RESULTS = Path(__file__).parent / "results"
 EACH = 40  # pictures of a class
@@ -100,7 +101,7 @@ def centroids(x: np.ndarray, y: np.ndarray, shots: int) -> Method:
 
     known = list(episodes(x, y, shots, CHOOSING, seed=1))
     logits = torch.from_numpy(np.stack([cosines(episode) for episode in known]))
-    T = metrics.fit_temperature(logits.softmax(-1), torch.from_numpy(np.stack([episode.truth for episode in known])))
+    T = fit_temperature(logits.softmax(-1), torch.from_numpy(np.stack([episode.truth for episode in known])))
     return lambda episode: np.exp(log_softmax(cosines(episode) / T, axis=-1))
 
 

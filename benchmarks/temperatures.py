@@ -3,13 +3,13 @@
 A temperature T turns probabilities into $p_n^{1/T}$, normalised. Two choices about temperatures stand in the package:
 
 * `few-classes`: how far a temperature that was fitted on a few validation classes is drawn towards 1
-  (`metavib.training.metrics.shrunk`). Models are trained as `metavib train images` does, with all defaults but the
+  (`metavib.training.temperature.trust`). Models are trained as `metavib train images` does, with all defaults but the
   number of steps, on folders of 10 and 30 classes. Then validation classes are drawn again and again from others, a
   temperature is fitted on tasks of each such choice, and what it is worth is measured on tasks of 40 more classes.
   Pictures are those of the built-in training alphabets, and of Omniglot where it is at hand; no test class of the other
   benchmarks is among them.
 * `characters`: the temperature of the model of that name, which meets pictures of any kind, and of each kind would need
-  another. It is a function of the picture (`metavib.training.metrics.Temperature`), learned on three kinds whose
+  another. It is a function of the picture (`metavib.training.temperature.Temperature`), learned on three kinds whose
   classes were not trained on: handwriting (EMNIST's classes of even labels, on which its weights were chosen too),
   print (built-in alphabets of training and validation), and shapes drawn by code. `--write` stores it in the model's
   folder and tests the model again.
@@ -41,11 +41,11 @@ from metavib.training import build, bundled, checkpoint, metrics, recipes, run_f
 from metavib.training.config import Config
 from metavib.training.fields import override
 from metavib.training.loop import train
-from metavib.training.metrics import Temperature
 from metavib.training.protocols import experiment
 from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.pictures import decided
 from metavib.training.protocols.seen import form
+from metavib.training.temperature import REACH, Temperature, fit_temperature, tempered, trust
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("gp-vib", "proto-net", "dkt")
@@ -84,14 +84,14 @@ def few_classes() -> Iterator[dict[str, Any]]:
             for _ in range(CHOICES):
                 chosen = select_classes(stored, rng.permutation(rest)[: FOLDERS[size]].tolist())
                 for shots, (p, y) in _probabilities(model, config, splits._replace(test=chosen)).items():
-                    fitted[shots].append(metrics.fit_temperature(p, y, cautious=True))
+                    fitted[shots].append(fit_temperature(p, y, cautious=True))
             for shots, (p, y) in tested.items():
                 yield {
                     "data": data,
                     "method": method,
                     "classes": FOLDERS[size],
                     "shots": shots,
-                    "best": metrics.fit_temperature(p, y),
+                    "best": fit_temperature(p, y),
                     "fitted": fitted[shots],
                     "drawn": [_worth(p, y, fitted[shots], FOLDERS[size], constant) for constant in CONSTANTS],
                 }
@@ -99,7 +99,7 @@ def few_classes() -> Iterator[dict[str, Any]]:
 
 def _worth(p: Tensor, y: Tensor, fitted: Sequence[float], classes: int, constant: float) -> dict[str, float]:
     """Mean NLL and ECE of test tasks under fitted temperatures that are drawn towards 1."""
-    drawn = [metrics.tempered(p, metrics.shrunk(T, classes, counts=constant)) for T in fitted]
+    drawn = [tempered(p, T ** trust(classes, counts=constant)) for T in fitted]
     nll = np.mean([float(metrics.nll(each, y).mean()) for each in drawn])
     return {"nll": float(nll), "ece": float(np.mean([metrics.ece(each, y) for each in drawn]))}
 
@@ -161,13 +161,11 @@ def characters(tasks: int) -> tuple[Temperature, list[dict[str, Any]]]:
     chosen = fit({shots: [on for (_, n), on in found.items() if n == shots] for shots in SHOTS})
     rows = []
     for (kind, shots), (p, y, phi) in found.items():
-        pooled = metrics.fit_temperature(
-            *(torch.cat([getattr(found[k, shots], part) for k in kinds()]) for part in "py")
-        )
-        row: dict[str, Any] = {"kind": kind, "shots": shots, "own": metrics.fit_temperature(p, y), "one": pooled}
+        pooled = fit_temperature(*(torch.cat([getattr(found[k, shots], part) for k in kinds()]) for part in "py"))
+        row: dict[str, Any] = {"kind": kind, "shots": shots, "own": fit_temperature(p, y), "one": pooled}
         warmths: dict[str, Any] = {"none": 1.0, "at one T": pooled, "chosen": chosen.at(shots) * chosen.factor(phi)}
         for name, T in warmths.items():
-            q = metrics.tempered(p, T)
+            q = tempered(p, T)
             row[name] = {"nll": float(metrics.nll(q, y).mean()), "ece": metrics.ece(q, y)}
         rows.append(row)
     return chosen, rows
@@ -191,8 +189,8 @@ def fit(found: Mapping[int, Sequence[OnKind]]) -> Temperature:
         total = 0.01 * slope.square().sum()
         for log_t, kinds in zip(logs, found.values(), strict=True):
             for p, y, phi in kinds:
-                factor = (((phi - mean) / sd) @ slope).clamp(-metrics.REACH, metrics.REACH).exp()
-                nll = metrics.nll(metrics.tempered(p, (log_t.exp() * factor).unsqueeze(-1)), y).mean()
+                factor = (((phi - mean) / sd) @ slope).clamp(-REACH, REACH).exp()
+                nll = metrics.nll(tempered(p, (log_t.exp() * factor).unsqueeze(-1)), y).mean()
                 total = total + nll / (len(kinds) * len(found))
         total.backward()
         return total

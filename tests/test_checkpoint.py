@@ -13,7 +13,7 @@ from metavib.files import read_tensors, write_tensors
 from metavib.random import seeded
 from metavib.training import build, checkpoint, run_folder
 from metavib.training import loop as train
-from metavib.training.metrics import Temperature
+from metavib.training.temperature import Temperature
 
 FORMAT = checkpoint.FORMAT
 
@@ -193,7 +193,8 @@ def test_buffers_are_saved_with_the_weights(tmp_path):
 
 
 @pytest.mark.parametrize("slope", [(), (0.25, -1e-3)])
-def test_a_temperature_comes_back_as_it_was(slope):
-    known = Temperature((1, 5), (1.5, 0.1 + 0.2), slope)
+@pytest.mark.parametrize("alike", [{}, {"likeness": ((0.1 + 0.2, -1.0), (2.0, 0.0)), "seen": (-0.1, 0.7)}])
+def test_a_temperature_comes_back_as_it_was(slope, alike):
+    known = Temperature((1, 5), (1.5, 0.1 + 0.2), slope, **alike)
     header = checkpoint.header(tiny.sinusoid(), 3, 0.5, known)
     assert checkpoint.described({}, header).temperature == known

@@ -9,12 +9,13 @@ from torch import Tensor
 
 import tiny
 from metavib.tasks.task import Task
-from metavib.training import build, metrics, run_folder
+from metavib.training import build, run_folder
 from metavib.training import loop as train
 from metavib.training.config import BASELINES, METHODS, TRANSFER, Config
 from metavib.training.fields import override
 from metavib.training.protocols import classification, seen
 from metavib.training.protocols.classification import Classification, report
+from metavib.training.temperature import fit_temperature
 
 SPLITS = tiny.splits()
 
@@ -213,8 +214,8 @@ def test_inner_steps_at_test_make_a_row_each():
 def test_a_temperature_is_fitted_on_validation_and_changes_no_prediction(monkeypatch):
     """It is reported beside the plain numbers; accuracy stays, and the NLL it was fitted on cannot rise."""
     config = tiny.glyphs("proto-net", test__temperature=True, train__validation_tasks=6)
-    model, fitted, fit = build.model(config), [], metrics.fit_temperature
-    monkeypatch.setattr(metrics, "fit_temperature", lambda *given: (fitted.append(given), fit(*given))[1])
+    model, fitted, fit = build.model(config), [], fit_temperature
+    monkeypatch.setattr(classification, "fit_temperature", lambda *given: (fitted.append(given), fit(*given))[1])
     (row,) = world(config).evaluate(model, quiet=True)["rows"]
     assert row["temperature"] > 0 and row["metrics"]["accuracy"] == row["tempered_metrics"]["accuracy"]
     ((p, y, _),) = fitted

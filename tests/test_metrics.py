@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metavib.training import metrics
+from metavib.training.temperature import fit_temperature
 
 
 def predictions(seed: int, tasks: int = 3, v: int = 7, N: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -69,35 +70,10 @@ def test_certain_and_right_predictions_are_calibrated() -> None:
     assert metrics.ece(p, (y + 1) % 4) == 1.0
 
 
-@pytest.mark.parametrize("temperature", [0.25, 1.0, 3.0])
-def test_a_known_temperature_is_recovered(temperature: float) -> None:
-    """Labels drawn from softmax(logits), predictions softmax(logits * T): dividing by T mends them."""
-    g = torch.Generator().manual_seed(1)
-    logits = 2 * torch.randn(200, 100, 5, generator=g, dtype=torch.float64)
-    y = torch.multinomial(logits.softmax(-1).flatten(0, 1), 1, generator=g).reshape(200, 100)
-    p = (temperature * logits).softmax(-1)
-    fitted = metrics.fit_temperature(p, y)
-    assert fitted == pytest.approx(temperature, rel=0.02)
-    assert metrics.ece(metrics.tempered(p, fitted), y) < 0.01
-
-
-def test_the_fitted_temperature_is_a_minimum_and_leaves_masked_points_out() -> None:
-    p, _, mask = predictions(5, tasks=10, v=20)
-    y = torch.multinomial(p.flatten(0, 1), 1, generator=torch.Generator().manual_seed(0)).reshape(mask.shape)
-    t = metrics.fit_temperature(p, y, mask)
-    assert t == pytest.approx(metrics.fit_temperature(p[mask][None], y[mask][None]), rel=1e-6)
-
-    def pooled(t: float) -> float:
-        q = metrics.tempered(p[mask][None], t)
-        return float(metrics.nll(q, y[mask][None]))
-
-    assert pooled(t) <= min(pooled(0.97 * t), pooled(1.03 * t), pooled(1.0))
-
-
 def test_zero_probabilities_give_finite_numbers() -> None:
     p, y = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[1]])
     assert metrics.nll(p, y).isfinite().all()
-    assert metrics.fit_temperature(p, y) == pytest.approx(100.0, rel=1e-4)
+    assert fit_temperature(p, y) == pytest.approx(100.0, rel=1e-4)
 
 
 def test_interval_is_196_standard_errors() -> None:
@@ -144,42 +120,3 @@ def test_coverage_of_calibrated_predictions_is_the_level() -> None:
         assert float(metrics.coverage(pit, level).mean()) == pytest.approx(level, abs=0.005)
     with pytest.raises(ValueError, match="between 0 and 1"):
         metrics.coverage(pit, 95)
-
-
-def test_temperatures_are_refused_where_they_make_no_sense():
-    for shots, values in (((), ()), ((1, 5), (1.0,)), ((5, 1), (1.0, 2.0)), ((0,), (1.0,)), ((1,), (-1.0,))):
-        with pytest.raises(ValueError, match="temperature"):
-            metrics.Temperature(shots, values)
-    with pytest.raises(ValueError, match="finite"):
-        metrics.Temperature(slope=(float("nan"), 0.0))
-    assert metrics.PLAIN.plain and metrics.PLAIN.at(7) == 1.0
-
-
-def test_a_point_has_a_temperature_of_its_own_by_its_features_within_reach():
-    """exp(b phi + b_0), of which the logarithm is kept within REACH; the last number of the slope is b_0."""
-    known = metrics.Temperature(slope=(0.1, -0.2, 0.05))
-    phi = torch.tensor([[[1.0, 2.0], [0.0, 0.0], [100.0, 0.0], [0.0, 100.0]]], dtype=torch.float64)
-    wanted = np.exp([0.1 - 0.4 + 0.05, 0.05, metrics.REACH, -metrics.REACH])
-    np.testing.assert_allclose(known.factor(phi)[0, :, 0].numpy(), wanted, rtol=1e-12)
-    assert not known.plain and known.at(3) == 1.0
-
-
-def test_a_cautious_temperature_is_as_certain_as_so_many_trials_allow():
-    """Of n right predictions the best certainty is 1 - 1/(n + 2); where many are wrong, caution changes little."""
-    logits = torch.tensor([[3.0, 0.0, 0.0]], dtype=torch.float64).expand(48, 3)
-    p, y = logits.softmax(-1), torch.zeros(48, dtype=torch.long)
-    found = metrics.tempered(p, metrics.fit_temperature(p, y, cautious=True))
-    assert float(found[0, 0]) == pytest.approx(1 - 1 / 50, abs=1e-4)
-    assert metrics.fit_temperature(p, y) < 0.011
-    y = torch.arange(48) % 3 * (torch.arange(48) % 2)
-    plain, cautious = (metrics.fit_temperature(p, y, cautious=c) for c in (False, True))
-    assert cautious == pytest.approx(plain, rel=0.1)
-
-
-@given(st.floats(0.05, 20.0), st.integers(1, 60))
-def test_a_temperature_of_few_classes_is_nearer_to_one_and_on_the_same_side(T, classes):
-    """No pair of classes says nothing; more classes say more; many decide alone."""
-    fewer, found, many = (metrics.shrunk(T, c) for c in (1, classes, 100_000))
-    assert fewer == 1 and many == pytest.approx(T, rel=1e-6)
-    assert min(1, T) - 1e-12 <= found <= max(1, T) + 1e-12
-    assert abs(np.log(metrics.shrunk(T, classes + 1))) >= abs(np.log(found)) - 1e-12

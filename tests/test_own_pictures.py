@@ -19,13 +19,14 @@ from metavib.data.table import digest
 from metavib.random import seeded
 from metavib.show import tables
 from metavib.tasks.inputs import points
-from metavib.training import build, bundled, loop, metrics, recipes, run, run_folder
+from metavib.training import build, bundled, loop, recipes, run, run_folder
 from metavib.training.config import METHODS
 from metavib.training.fields import override
 from metavib.training.protocols import experiment, pictures
 from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.pictures import look, resolve
 from metavib.training.stopping import Clock, exhausted
+from metavib.training.temperature import tempered
 from program import done, refused
 
 
@@ -261,7 +262,7 @@ def test_the_temperature_of_validation_is_that_of_every_prediction(trained):
     plain = Learner(learner.trained.model, preparation=of_run(saved.config))
     query = [character(c, 90) for c in range(2)]
     p, raw = (t.adapt(root / "support").predict(query).probabilities for t in (learner, plain))
-    torch.testing.assert_close(p, metrics.tempered(raw, saved.temperature.at(2)))  # two pictures of a class
+    torch.testing.assert_close(p, tempered(raw, saved.temperature.at(2)))  # two pictures of a class
     x, y = learner.preparation.points(root / "support")
     many = learner.adapt_many((root / "support"), ["one"] * len(y))
     torch.testing.assert_close(many.predict(query, ["one"] * 2).probabilities, p)
@@ -375,7 +376,7 @@ def test_the_network_runs_once_under_a_temperature_of_each_picture(root, monkeyp
         monkeypatch.setattr(type(model.prior.network), "forward", lambda *given: (passes.append(1), forward(*given))[1])
         p = world.probabilities(model, [seeded(7)], task, temperature=T)[0]
     assert len(passes) == 1 and T.slope
-    torch.testing.assert_close(p, metrics.tempered(plain, T.at(1) * factor), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(p, tempered(plain, T.at(1) * factor), atol=1e-5, rtol=1e-4)
 
 
 def test_a_table_says_where_something_simpler_is_more_accurate():

@@ -18,7 +18,9 @@ from metavib.data.shifts import shifted
 from metavib.data.table import digest
 from metavib.networks.norm import TaskNorm
 from metavib.networks.tuned import Tuned
+from metavib.random import seeded
 from metavib.tasks.inputs import Inputs
+from metavib.tasks.task import Examples
 from metavib.training import build, bundled, loop, pretrain, recipes, run, run_folder
 from metavib.training.config import TUNED, Config
 from metavib.training.embedding import View, embedded
@@ -28,6 +30,7 @@ from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.seen import evaluation_transform
 from metavib.training.protocols.tuned import Frozen, Tuning
 from metavib.training.step import adam
+from metavib.training.temperature import Temperature, tempered
 
 SIZE = 32
 SMALL: dict[str, Any] = {
@@ -195,8 +198,30 @@ def test_behind_a_network_that_stays_as_it_is_a_handful_of_numbers_learn(stage, 
     moved = {name for name, t in before.items() if not torch.equal(t, after[name])}
     assert moved and all(before[name].numel() <= 3 for name in moved) and not any(".trunk." in name for name in moved)
     assert world.validate(trained)["nll"] <= before_nll
-    found = world.evaluate(trained, temperature=run_folder.chosen(tmp_path / "run").temperature, quiet=True)
+    known = run_folder.chosen(tmp_path / "run").temperature
+    found = world.evaluate(trained, temperature=known, quiet=True)
     assert [row["shots"] for row in found["rows"]] == [1, 2] and all("obvious" in row for row in found["rows"])
+    assert bool(known.likeness) == (method == "gp-vib")  # of which a memory tells how alike classes are
+
+
+def test_temperatures_by_likeness_are_the_same_in_validation_in_the_test_and_in_use(stage):
+    """Pictures in one way resemble each other more than those of different ways do; a learner sees it as the test."""
+    world = Frozen(still(stage), pictures())
+    model = build.model(world.config)
+    world.acquaint(model)
+    known = Temperature.of_numbers(world.validate(model))
+    assert known.shots == (1, 2) and len(known.likeness) == 2 and -1 <= known.seen[0] < known.seen[1] <= 1
+    model.eval()
+    for shots in known.shots:
+        tasks = world._tasks._validation_tasks(world._tasks.ways, shots)[0]
+        plain, warm = (
+            world._tasks.probabilities(model, [seeded(7)], tasks, temperature=T)[0] for T in (Temperature(), known)
+        )
+        for i in (0, 1):
+            few = Examples(*(t[i] for t in tasks.support))
+            of_use = Learner(model, temperature=known).trained
+            T = of_use.warmth(of_use.points((few.x, few.y.tolist())))
+            torch.testing.assert_close(tempered(plain[i], T.float()), warm[i], rtol=1e-3, atol=1e-5)
 
 
 def test_a_task_shows_all_its_pictures_in_one_way(stage):

@@ -38,7 +38,7 @@ from metavib.files import naming
 from metavib.model import Model
 from metavib.networks import repeats
 from metavib.training import build, bundled, checkpoint, run_folder, targets
-from metavib.training.metrics import PLAIN, Temperature
+from metavib.training.temperature import PLAIN, Temperature
 
 
 @final

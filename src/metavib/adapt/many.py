@@ -293,26 +293,31 @@ class Predictors(Mapping[Hashable, Predictor]):
         order = torch.tensor([i for _, rows in asked_of for i in rows], dtype=torch.long)
         noise: Noise = None
         phi: Tensor | None = None
+        known: Sequence[Tensor | None] = [None] * len(asked_of)  # features of points of each task
         q: list[Marginals]
         if trained.batches:
             noise = trained.base_samples(classes) if isinstance(trained.model.likelihood, Softmax) else None
             phi = trained.all_features(inputs[order])  # one pass of the network for all of it
             *each, rest = phi.split([*(len(rows) for _, rows in memories), sum(len(rows) for _, rows in points)])
-            known = zip(memories, each, strict=True)
-            q = [trained.marginals_at(trained.posterior(memory), part, memory.seen) for (memory, _), part in known]
+            at_memories = zip(memories, each, strict=True)
+            q = [trained.marginals_at(trained.posterior(of), part, of.seen) for (of, _), part in at_memories]
             if points:
-                sizes = [len(rows) for _, rows in points]
-                q.append(side_by_side(trained, [batch for batch, _ in points], classes, rest, sizes))
+                batches, sizes = [batch for batch, _ in points], [len(rows) for _, rows in points]
+                phi_t = trained.all_features(Support(tuple(batches)).whole.x)
+                known = [*[None] * len(memories), *phi_t.split([len(batch.x) for batch in batches])]
+                q.append(side_by_side(trained, batches, classes, phi_t, rest, sizes))
         else:
             encoded = [trained.encoded(batch, classes, inputs[rows]) for batch, rows in points]
             q, noise = [part for part, _ in encoded], encoded[0][1]
         back = order.argsort().to(inputs.device)
-        warm = not trained.temperature.plain  # only then it matters how many points a class has
-        shots = {i: _shots(what) for what, rows in asked_of for i in rows} if warm else {}
         at = order.sort().values
         kind = trained.kind_of(inputs[at]) if phi is None else phi[back]
-        of_each: Any = {"shots": [shots[i] for i in sorted(shots)], "phi": kind}
-        return at, trained.prediction(joined(q, back), classes, noise, **of_each)
+        warmth = None
+        if not trained.temperature.plain:
+            of_task = [trained.warmth(what, own) for (what, _), own in zip(asked_of, known, strict=True)]
+            rows_of = torch.tensor([len(rows) for _, rows in asked_of], device=back.device)
+            warmth = torch.stack(of_task).repeat_interleave(rows_of)[back]
+        return at, trained.prediction(joined(q, back), classes, noise, warmth=warmth, phi=kind)
 
     def _joined(self, found: list[tuple[Tensor, Prediction]], rows: int) -> ClassPrediction:
         """One prediction over the classes of all tasks."""
@@ -347,25 +352,23 @@ def _by_id(ids: Sequence[Hashable]) -> dict[Hashable, list[int]]:
 
 
 @torch.no_grad()
-def _shots(what: TaskMemory | Batch) -> float:
-    """How many points a class has on average, of those that have any."""
-    if isinstance(what, Batch):
-        return len(what.x) / max(1, len(set(what.labels)))
-    return what.n / max(1, sum(count > 0 for count in what.counts.tolist()))
-
-
 def side_by_side(
-    trained: Trained, supports: Sequence[Batch], classes: Labels, phi_v: Tensor, sizes: Sequence[int]
+    trained: Trained,
+    supports: Sequence[Batch],
+    classes: Labels,
+    phi_t: Tensor,
+    phi_v: Tensor,
+    sizes: Sequence[int],
 ) -> Normal | Student:
     """q(f) at inputs of many tasks with the same classes, in a few passes.
 
-    All support points go through the network together; then tasks of about as many points are conditioned side by
-    side, the shorter ones padded.
+    Tasks of about as many points are conditioned side by side, the shorter ones padded.
 
     Args:
         trained: the model, which `batches`.
         supports: points of each task.
         classes: of all of them.
+        phi_t: features of the points of the first task, then of those of the second, and so on.
         phi_v: features of the inputs of the first task, then of those of the second, and so on.
         sizes: how many inputs each task has.
     """
@@ -373,20 +376,20 @@ def side_by_side(
     assert isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
     kernel, likelihood = prior.kernel, trained.sized(trained.model.likelihood, classes)
     points = Support(tuple(supports)).whole
-    phi, y = trained.all_features(points.x), trained.outputs(points, classes)
+    y = trained.outputs(points, classes)
     seen = torch.tensor([trained.seen(support, classes) for support in supports], device=trained.device)
     parts: list[Marginals] = []
     places = []
     n, n_from = _offsets([len(support.x) for support in supports], trained.device)
     v, v_from = _offsets(sizes, trained.device)
-    for chunk in _chunks(n.tolist(), v.tolist(), features=phi.shape[-1]):
+    for chunk in _chunks(n.tolist(), v.tolist(), features=phi_t.shape[-1]):
         of = torch.tensor(chunk, device=trained.device)
         index, mask = _padded(n_from[of], n[of])
         q_index, q_mask = _padded(v_from[of], v[of])
         query = phi_v[q_index].double()
         weight = None if points.weight is None else points.weight[index]
         options: Any = {"dtype": torch.float64, "weight": weight}
-        q = encoder.condition(phi[index], y[index], mask, prior, likelihood, **options).marginals(query)
+        q = encoder.condition(phi_t[index], y[index], mask, prior, likelihood, **options).marginals(query)
         if isinstance(q, Normal):
             alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
             var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)

@@ -63,11 +63,6 @@ class Predictor(ABC):
         """How many points of each class, in the order of `classes`."""
 
     @property
-    def shots(self) -> float:
-        """How many points a class has on average, of those that have any."""
-        return self.n / max(1, sum(count > 0 for count in self.counts))
-
-    @property
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes that it takes while it is in use, its factorised posterior included."""
@@ -263,6 +258,10 @@ class Memorised(Predictor):
     def _seen(self) -> list[bool]:
         return self.memory.seen
 
+    @cached_property
+    def _warmth(self) -> Tensor:
+        return self._trained.warmth(self.memory)
+
     def predict_from(self, phi: Tensor) -> Prediction:
         """The same as `predict`, at inputs that have been through the network already: `phi = trained.all_features(x)`.
 
@@ -276,7 +275,7 @@ class Memorised(Predictor):
 
     def _of(self, phi: Tensor) -> Prediction:
         q = self._trained.marginals_at(self.posterior, phi, self._seen)
-        return self._trained.prediction(q, self.classes, self._noise, shots=[self.shots], phi=phi)
+        return self._trained.prediction(q, self.classes, self._noise, warmth=self._warmth, phi=phi)
 
     def _update(self, points: Batch) -> "Memorised":
         classes = self._trained.more_classes(self.classes, points.labels)
@@ -371,8 +370,8 @@ class Conditioned(Predictor):
 
     def _predict(self, x: Tensor) -> Prediction:
         q, noise = self._trained.encoded(self._support.whole, self.classes, x)
-        kind = self._trained.kind_of(x)
-        return self._trained.prediction(q, self.classes, noise, shots=[self.shots], phi=kind)
+        warmth, kind = self._trained.warmth(self._support.whole), self._trained.kind_of(x)
+        return self._trained.prediction(q, self.classes, noise, warmth=warmth, phi=kind)
 
     def _update(self, points: Batch) -> "Conditioned":
         classes = self._trained.more_classes(self.classes, points.labels)

@@ -1,5 +1,6 @@
 """A trained model as predictors use it: points of one task in, what they have to say and predictions out."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from functools import lru_cache
@@ -8,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metavib.adapt.points import Batch, Support, distinct, plain_labels
@@ -23,12 +25,12 @@ from metavib.marginals import Marginals, Normal, Student
 from metavib.model import Model
 from metavib.networks.norm import TaskNorm
 from metavib.posteriors.functions import Primal
-from metavib.posteriors.memory import Labels, TaskMemory, empty_memory
+from metavib.posteriors.memory import Labels, TaskMemory, empty_memory, likeness
 from metavib.priors import FunctionPrior, WeightPrior
 from metavib.random import Noise, seeded
 from metavib.tasks.inputs import Points
 from metavib.tasks.task import Examples, examples
-from metavib.training.metrics import PLAIN, Temperature, tempered
+from metavib.training.temperature import PLAIN, Temperature, tempered
 
 STREAM = 40  # name of the random stream, apart from those of training and test by construction
 SAMPLES = 1000  # the standard error of a probability is at most 0.5 / sqrt(1000) = 1.6 %
@@ -307,6 +309,34 @@ class Trained:
         """Phi of any number of points, of which only some go through the network at a time."""
         return torch.cat([self.features(x[part]) for part in _parts(x)])
 
+    @torch.no_grad()
+    def warmth(self, known: TaskMemory | Batch, phi: Tensor | None = None) -> Tensor:
+        """The temperature of a task's predictions, before that of each point: one number.
+
+        Args:
+            known: the points of the task, or their memory.
+            phi: features of the points, where they are at hand and the temperature depends on how alike classes are.
+        """
+        if isinstance(known, TaskMemory):
+            counts, alike = known.counts, known.likeness if self.temperature.likeness else None
+        else:
+            counts = torch.tensor(list(Counter(known.labels).values()))
+            alike = self._likeness(known, phi) if self.temperature.likeness else None
+        nothing = torch.zeros((), dtype=torch.float64, device=self.device)
+        shots = float(counts.sum()) / max(1, int((counts > 0).sum()))
+        return self.temperature.of(shots, nothing if alike is None else alike)
+
+    def _likeness(self, points: Batch, phi: Tensor | None) -> Tensor:
+        """How alike the classes of some points are, as the kernel compares them."""
+        if not points.labels:
+            return torch.zeros((), dtype=torch.float64, device=self.device)
+        z = self._gp()[1].embed((self.all_features(points.x) if phi is None else phi).double())
+        classes = distinct(points.labels)
+        w = z.new_ones(len(z)) if points.weight is None else points.weight
+        Y = F.one_hot(self.places(points, classes), len(classes)) * w.unsqueeze(-1)
+        square = (w * z.square().sum(-1)).sum() / w.sum().clamp(min=torch.finfo(w.dtype).tiny)
+        return likeness(Y.mT @ z / Y.sum(0).unsqueeze(-1), square, Y.sum(0) > 0)
+
     def kind_of(self, x: Tensor) -> Tensor | None:
         """Phi of points that are predicted, where their temperature depends on it; None elsewhere."""
         return self.all_features(x) if self.temperature.slope else None
@@ -353,7 +383,7 @@ class Trained:
         classes: Labels,
         noise: Noise = None,
         *,
-        shots: Sequence[float] = (),
+        warmth: Tensor | None = None,
         phi: Tensor | None = None,
     ) -> Prediction:
         """Predictions from marginals in float64.
@@ -362,8 +392,7 @@ class Trained:
             q: the marginals.
             classes: labels of the columns.
             noise: base samples.
-            shots: points of a class that the task has on average, for each prediction or for all; the temperature
-                depends on it.
+            warmth: the temperature of the task (`warmth`), for each prediction or for all.
             phi: features of the points that are predicted; needed where the temperature depends on them (`kind_of`).
         """
         likelihood = self.sized(self.decoder, classes)
@@ -378,10 +407,9 @@ class Trained:
         p = torch.cat([likelihood.predict(_at(q, part), noise) for part in _parts(q.mean, copies=self.samples)])
         p = ordered(q, p / p.sum(-1, keepdim=True))  # weights of nodes sum to 1 up to rounding
         if not self.temperature.plain:
-            warmth = p.new_tensor([self.temperature.at(n) for n in shots or (1.0,)]).unsqueeze(-1)
-            if self.temperature.slope and phi is not None:
-                warmth = warmth * self.temperature.factor(phi.to(p.dtype))
-            p = tempered(p, warmth)
+            T = p.new_tensor([self.temperature.at(1.0)]) if warmth is None else warmth.reshape(-1)
+            felt = self.temperature.factor(phi.to(p.dtype)) if self.temperature.slope and phi is not None else 1.0
+            p = tempered(p, T.unsqueeze(-1) * felt)
         if isinstance(q, Normal) and not shared and q.var.shape[-1] > 1:
             best = p.argmax(-1)  # the most probable class is that of the largest mean where all share their variance
         return ClassPrediction(p, best, classes)

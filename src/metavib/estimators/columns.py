@@ -36,7 +36,8 @@ from metavib.networks.embedded import Embedded
 from metavib.networks.whitened import Whitened, WithUnits, rank_for
 from metavib.random import seeded
 from metavib.tasks.task import Task, stack
-from metavib.training.metrics import PLAIN, Temperature, fit_temperature, nll, tempered
+from metavib.training.metrics import nll
+from metavib.training.temperature import PLAIN, Temperature, fit_temperature, tempered
 
 KERNELS = (("linear", "rbf"), ("cosine", "linear", "rbf"))  # that are tried, on columns and on embeddings
 REACHES = (inf, 3.0)  # of standardised columns

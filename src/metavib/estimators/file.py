@@ -58,7 +58,7 @@ from metavib.priors import FunctionPrior
 from metavib.tasks import scaling as scalings
 from metavib.training import checkpoint
 from metavib.training.checkpoint import filled
-from metavib.training.metrics import PLAIN, Temperature
+from metavib.training.temperature import PLAIN, Temperature
 
 FORMAT = "metavib-estimator-1"
 LABELS = "biufUO"  # kinds of NumPy types that labels may have: truth values, numbers, texts

@@ -7,6 +7,7 @@ from metavib.posteriors.functions import posterior as posterior
 from metavib.posteriors.memory import Memory as Memory
 from metavib.posteriors.memory import Sites as Sites
 from metavib.posteriors.memory import TaskMemory as TaskMemory
+from metavib.posteriors.memory import likeness as likeness
 from metavib.posteriors.memory import memorise as memorise
 from metavib.posteriors.posterior import Encoding as Encoding
 from metavib.posteriors.posterior import Posterior as Posterior

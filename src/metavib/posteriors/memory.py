@@ -103,6 +103,31 @@ def memorise(z: Float[Tensor, "*b n M"], mask: Bool[Tensor, "*b n"], sites: Site
     )
 
 
+def likeness(
+    means: Float[Tensor, "*b N M"], square: Float[Tensor, "*b"], seen: Bool[Tensor, "*b N"]
+) -> Float[Tensor, "*b"]:
+    r"""How alike the classes of a task are: the mean over pairs of $\bar z_n \cdot \bar z_{n'} / \overline{|z|^2}$.
+
+    Where all embeddings have one length it is the mean cosine between points of different classes, however many points
+    there are of each: 1 where all points are the same, about 0 where classes have nothing in common.
+
+    Args:
+        means: $\bar z_n$, the mean embedding of each class; zero for a class without points.
+        square: $\overline{|z|^2}$, the mean of the squared lengths.
+        seen: which classes have points. With less than two of them there is no pair, and the likeness is 0.
+
+    Example:
+        >>> import torch
+        >>> from metavib.posteriors import likeness
+        >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.6, 0.8]]])
+        >>> likeness(pairs, torch.ones(2), torch.ones(2, 2, dtype=torch.bool))
+        tensor([0.0000, 0.6000])
+    """
+    n = seen.sum(-1).to(means.dtype)
+    among = means.sum(-2).square().sum(-1) - means.square().sum((-2, -1))  # all pairs, each in both orders
+    return among / ((n * (n - 1)).clamp(min=1) * square.clamp(min=torch.finfo(square.dtype).tiny))
+
+
 @dataclass(frozen=True, eq=False)
 class TaskMemory:
     """The memory of one task's points, and the classes its columns stand for.
@@ -162,6 +187,16 @@ class TaskMemory:
         if not all(self.seen):
             g, c = g[..., self.seen], c[..., self.seen]
         return Memory(A, 2 * g - g.sum(-1, keepdim=True), c.sum(-1, keepdim=True).expand_as(c), l, n)
+
+    @property
+    def likeness(self) -> Tensor:
+        r"""How alike its classes are (`likeness`), where each has a column and all points have the same $\tilde m$.
+
+        Then $g_n / c_n = \bar z_n / \tilde m$, and $\mathrm{tr}\, A / \sum_n c_n = \overline{|z|^2} / \tilde m^2$.
+        """
+        A, g, c, *_ = self.sums
+        tiny = torch.finfo(c.dtype).tiny
+        return likeness((g / c.clamp(min=tiny)).mT, A.diagonal().sum() / c.sum().clamp(min=tiny), self.counts > 0)
 
     def with_classes(self, classes: Labels) -> "TaskMemory":
         """The same points with classes in a given order, among them all of this memory's; new ones have no points."""

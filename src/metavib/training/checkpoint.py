@@ -14,11 +14,11 @@ from metavib.model import Model
 from metavib.training import build
 from metavib.training.config import Config, from_saved
 from metavib.training.fields import to_dict
-from metavib.training.metrics import PLAIN, Temperature
+from metavib.training.temperature import PLAIN, Temperature
 
 FORMAT = "metavib-checkpoint-2"
 BEFORE = "metavib-checkpoint-1"  # the variance s of simplified sites was 0.001 + softplus(a), and is softplus(a) now
-SLOPE = "slope"  # of a temperature, among its values at numbers of shots
+SLOPE, LIKENESS, SEEN = "slope", "likeness", "seen"  # of a temperature, among its values at numbers of shots
 MOMENTS = {"step": False, "exp_avg": True, "exp_avg_sq": True}  # of Adam: whether one has the parameter's shape
 
 
@@ -69,6 +69,7 @@ def header(config: Config, step: int, best: float, temperature: Temperature) -> 
     found = {"format": FORMAT, "step": str(step), "best": repr(best), "config": json.dumps(to_dict(config))}
     known: dict[str, Any] = dict(zip(map(str, temperature.shots), temperature.values, strict=True))
     known |= {SLOPE: temperature.slope} if temperature.slope else {}
+    known |= {LIKENESS: temperature.likeness, SEEN: temperature.seen} if temperature.likeness else {}
     return found if temperature.plain else found | {"temperature": json.dumps(known)}
 
 
@@ -95,8 +96,10 @@ def described(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> Checkp
     config = from_saved(json.loads(metadata["config"]))
     known = json.loads(metadata.get("temperature", "{}"))
     slope = tuple(map(float, known.pop(SLOPE, ())))
+    likeness = tuple((float(b), float(c)) for b, c in known.pop(LIKENESS, ()))
+    low, high = map(float, known.pop(SEEN, PLAIN.seen))
     at = {int(shots): float(value) for shots, value in known.items()}
-    temperature = Temperature(tuple(at), tuple(at.values()), slope) if at else PLAIN
+    temperature = Temperature(tuple(at), tuple(at.values()), slope, likeness, (low, high)) if at else PLAIN
     return Checkpoint(config, int(metadata["step"]), float(metadata["best"]), tensors, temperature)
 
 

@@ -26,12 +26,12 @@ from metavib.training.config import Config
 from metavib.training.engine import compiles, fastest, seconds_as_written
 from metavib.training.engine.ranks import ALONE, Ranks
 from metavib.training.fields import differences
-from metavib.training.metrics import PLAIN
 from metavib.training.protocols import Experiment, experiment
 from metavib.training.protocols.experiment import PROTOTYPES
 from metavib.training.run_folder import BEST, CONFIG, LAST, METRICS, MOVES
 from metavib.training.step import Step, adam, decay, set_rates
 from metavib.training.stopping import Clock, Interrupted, Stop, exhausted
+from metavib.training.temperature import PLAIN
 
 TRAIN = 10  # name of the random stream, apart from those of validation and test by construction
 

@@ -9,19 +9,14 @@ Shapes: tasks lead, `p (..., v, N)` are predictive probabilities at v query poin
 which of the points are real. Whatever is per task has shape `(...)`.
 """
 
-from dataclasses import dataclass
-from itertools import pairwise
-from math import exp, inf, isfinite, log, sqrt
-from typing import NamedTuple, final
+from math import sqrt
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 BINS = 15
-PAIRS = 6  # of classes, that the temperature 1 counts for
-REACH = 0.5  # of the logarithm of a temperature, by which a point's own may differ
 
 
 # Means and their spreads
@@ -206,143 +201,6 @@ def ece(
 ) -> float:
     """Expected calibration error in equal bins, all points of all tasks pooled."""
     return reliability(p, y, mask, bins=bins).ece
-
-
-@final
-@dataclass(frozen=True)
-class Temperature:
-    r"""The temperature of class probabilities, by the number of points of a class that a task has on average.
-
-    A model can be too sure with many points of a class and right with few. So a temperature is fitted for each of some
-    numbers of shots; between them it is linear in the logarithm of their number, and beyond them it is constant.
-
-    It can also be too sure of pictures of one kind, scans of handwriting say, and not sure enough of another. Where
-    the features of the point that is predicted tell kinds apart, its temperature is multiplied by
-    $\exp(b^\top \phi + b_0)$, kept within `REACH` (a temperature that depends on the input: Tomani et al., ECCV 2022).
-
-    Args:
-        shots: at which numbers temperatures are known, in ascending order.
-        values: the temperature at each; 1 leaves probabilities as they are.
-        slope: b, a number for each feature, and then $b_0$; none where the temperature is the same for all points.
-
-    Example:
-        >>> from metavib.training.metrics import Temperature
-        >>> known = Temperature((1, 4), (1.0, 2.0))
-        >>> [round(known.at(shots), 3) for shots in (0, 1, 2, 4, 100)]
-        [1.0, 1.0, 1.5, 2.0, 2.0]
-    """
-
-    shots: tuple[int, ...] = (1,)
-    values: tuple[float, ...] = (1.0,)
-    slope: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in pairwise((0, *self.shots)))
-        if len(self.shots) != len(self.values) or not self.shots or not ascending:
-            raise ValueError(f"expected a temperature at each of some ascending numbers of shots; got {self}")
-        if not all(0 < value < inf for value in self.values):
-            raise ValueError(f"a temperature must be positive; got {self.values}")
-        if not all(map(isfinite, self.slope)):
-            raise ValueError("the slope of a temperature must be finite numbers.")
-
-    def at(self, shots: float) -> float:
-        """The temperature for tasks with so many points of a class on average."""
-        return float(np.interp(log(max(shots, 1e-9)), [log(k) for k in self.shots], self.values))
-
-    def factor(self, phi: Float[Tensor, "*b v m"]) -> Float[Tensor, "*b v 1"]:
-        """What the temperature of each point is multiplied by, from its features."""
-        *b, offset = self.slope
-        return (phi @ phi.new_tensor(b) + offset).clamp(-REACH, REACH).exp().unsqueeze(-1)
-
-    @property
-    def plain(self) -> bool:
-        """Whether probabilities are left as they are."""
-        return all(value == 1.0 for value in self.values) and not self.slope
-
-
-PLAIN = Temperature()
-"""Leaves probabilities as they are."""
-
-
-def tempered(p: Float[Tensor, "*b v N"], temperature: float | Tensor) -> Float[Tensor, "*b v N"]:
-    r"""$p_n^{1/T}$, normalised: the softmax of logits over T where p is the softmax of logits.
-
-    Args:
-        p: probabilities.
-        temperature: T; or one for each point, `(..., v, 1)`.
-    """
-    return (p.clamp(min=torch.finfo(p.dtype).tiny).log() / temperature).softmax(-1)
-
-
-def fit_temperature(
-    p: Float[Tensor, "*b v N"],
-    y: Int[Tensor, "*b v"],
-    mask: Bool[Tensor, "*b v"] | None = None,
-    *,
-    cautious: bool = False,
-) -> float:
-    r"""The T that minimises the NLL of `tempered(p, T)`, to be fitted on validation and used on test.
-
-    The NLL is convex in 1/T, so that it has one minimum on $\log T \in [\log 0.01, \log 100]$, which golden sections
-    find to five digits. A minimum at an end (perfect or hopeless predictions) is that end.
-
-    Args:
-        p: predicted probabilities.
-        y: labels.
-        mask: which points are real.
-        cautious: count one label in n + 2 as wrong, as the rule of succession does. Where all n predictions are right,
-            certainty is then that of n trials, and not boundless.
-    """
-    p, y = (p.flatten(0, -2), y.flatten()) if mask is None else (p[mask], y[mask])
-    if not len(y):
-        raise ValueError("a temperature needs at least one point to be fitted to; got none.")
-    log_p = p.double().clamp(min=torch.finfo(p.dtype).tiny).log()
-    wrong = 1 / (len(y) + 2) if cautious else 0.0
-
-    def loss(log_t: float) -> float:
-        logs = (log_p * exp(-log_t)).log_softmax(-1)
-        right = _of_class(logs, y)
-        others = (logs.sum(-1) - right) / max(1, logs.shape[-1] - 1)
-        return float(-((1 - wrong) * right + wrong * others).mean()) if wrong else float(-right.mean())
-
-    low, high = log(0.01), log(100.0)
-    ratio = (sqrt(5) - 1) / 2
-    a, b = high - ratio * (high - low), low + ratio * (high - low)
-    at_a, at_b = loss(a), loss(b)
-    while high - low > 1e-6:
-        if at_a <= at_b:
-            high, b, at_b = b, a, at_a
-            a = high - ratio * (high - low)
-            at_a = loss(a)
-        else:
-            low, a, at_a = a, b, at_b
-            b = low + ratio * (high - low)
-            at_b = loss(b)
-    return exp((low + high) / 2)
-
-
-def shrunk(temperature: float, classes: int, *, counts: float = PAIRS) -> float:
-    r"""A temperature that was fitted on tasks of C classes, drawn towards 1 where these are few: $T^{P / (P + 6)}$.
-
-    Tasks are hard where classes are confused with each other, so that evidence comes in pairs of classes,
-    $P = C (C - 1) / 2$, however many tasks are drawn from them. A model that was trained by likelihood needs T = 1
-    where new classes are like those of training; this counts for the six pairs of four classes more. With 3 and 6
-    classes to validate on, the ECE on other classes goes from 3.8 and 1.5 % to 2.7 and 1.3 % by it, and the NLL from
-    0.350 and 0.256 to 0.346 and 0.255; three pairs do as well (2.4 and 1.3 %), many more do not. For ProtoNet and DKT,
-    whose scale means nothing, it only does harm (`python -m benchmarks temperatures few-classes`).
-
-    Args:
-        temperature: T, the best on these tasks.
-        classes: C.
-        counts: of how many pairs of classes the temperature 1 counts as the evidence.
-
-    Example:
-        >>> from metavib.training.metrics import shrunk
-        >>> [round(shrunk(0.5, classes), 3) for classes in (1, 3, 12, 1000)]
-        [1.0, 0.794, 0.53, 0.5]
-    """
-    pairs = classes * (classes - 1) / 2
-    return temperature ** (pairs / (pairs + counts))
 
 
 # Regression, per task

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from metavib.baselines import AllWay
-from metavib.baselines.embedding import class_means
+from metavib.baselines.embedding import class_means, memberships
 from metavib.baselines.pixels import logistic_regression, nearest_neighbour
 from metavib.baselines.proto import Prototypes
 from metavib.data import Labelled, Splits
@@ -24,10 +24,12 @@ from metavib.data.augmentations import Transform, unit
 from metavib.data.labelled import concatenate
 from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS, shifted
 from metavib.encoders import GPEncoder
+from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.marginals import Normal
 from metavib.model import Model
 from metavib.networks.embedded import Embedded
+from metavib.posteriors import likeness
 from metavib.priors import FunctionPrior
 from metavib.progress import Bar
 from metavib.random import Stream, seeded
@@ -39,14 +41,13 @@ from metavib.training import build, bundled, metrics
 from metavib.training.config import BOUND, EMBEDDINGS, TRANSFER, TUNED, Config
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
-from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols.experiment import PROTOTYPES, TEST, VALIDATION, Experiment
 from metavib.training.protocols.seen import evaluation_transform, load, training_transform
 from metavib.training.resplit import Known, OnFeatures
+from metavib.training.temperature import AT, PLAIN, Outcomes, Temperature, fit_temperature, fitted, tempered, trust
 
 CHUNK = {"cpu": 25, "cuda": 100}  # episodes of 28 x 28 pixels at once, and fewer of larger images
 POINTS = 100  # what an episode may have without counting as several
-AT = "temperature at "  # a number of shots, among the metrics of a validation
 NEIGHBOUR, LOGISTIC = "nearest neighbour of", "logistic regression of"  # pixels, or features
 PROTOTYPE = "nearest prototypes of its own features"
 OBVIOUS = 200  # test episodes of these
@@ -142,7 +143,8 @@ class Classification(Experiment):
 
         Where predictions are to be calibrated, the NLL is that under temperatures which are fitted here, one for each
         number of shots, and drawn towards 1 where there are few classes, or towards those of the model that training
-        started from; minus the NLL is the score.
+        started from; minus the NLL is the score. Where tasks show pictures of several kinds (`tasks.spoilt`), these
+        temperatures depend on how alike the classes of a task are.
         """
         if self._scores is None or self._scores.model is not model:
             self._scores = _Scores(self, model)
@@ -151,15 +153,16 @@ class Classification(Experiment):
         if not self.config.train.calibrate:
             return {"accuracy": float(accuracy), "nll": float(nll), "score": float(accuracy)}
         beside = {PROTOTYPES: float(found.pop(0))} if self._has_prototypes(model) else {}
-        p, y, mask = ([part for part in t.chunk(len(self._validation_shots))] for t in found)
-        best = [metrics.fit_temperature(*part, cautious=True) for part in zip(p, y, mask, strict=True)]
+        shots, known = self._validation_shots, self.known_temperature
+        r = self._likeness_in_validation(model) if self._knows_likeness(model) else None
+        columns = [t.chunk(len(shots)) for t in (*found, *([] if r is None else [r]))]
+        tasks = {k: Outcomes(*part) for k, *part in zip(shots, *columns, strict=True)}
         own = self.config.method in BOUND  # the scale of other methods' probabilities means nothing at other shots
-        fitted = [metrics.shrunk(T, self.splits.validation.classes) for T in best] if own else best
-        parts = zip(p, y, mask, fitted, strict=True)
-        nll = torch.cat([metrics.nll(metrics.tempered(p, t), y, mask) for p, y, mask, t in parts]).mean()
-        known = self.known_temperature
-        at = {f"{AT}{shots}": known.at(shots) * t for shots, t in zip(self._validation_shots, fitted, strict=True)}
-        return {"accuracy": float(accuracy), "nll": float(nll), **beside, **at, "score": -float(nll)}
+        best = fitted(tasks, power=trust(self.splits.validation.classes) if own else 1.0)
+        under = {k: tempered(part.p, best.of(k, part.r).reshape(-1, 1, 1)) for k, part in tasks.items()}
+        nll = torch.cat([metrics.nll(under[k], part.y, part.mask) for k, part in tasks.items()]).mean()
+        best = replace(best, values=tuple(known.at(k) * T for k, T in zip(shots, best.values, strict=True)))
+        return {"accuracy": float(accuracy), "nll": float(nll), **beside, **best.numbers(), "score": -float(nll)}
 
     def temperature(self, validation: dict[str, float], start: dict[str, float]) -> Temperature:
         """The temperature at each number of shots that was validated with, of classes in general.
@@ -168,13 +171,12 @@ class Classification(Experiment):
         seen the training classes as little as them, so that it tells by how much: by the ratio of its temperatures on
         tasks of all these classes and of the validation classes. Other trainings have nothing to tell it by.
         """
-        found = {int(name.removeprefix(AT)): t for name, t in validation.items() if name.startswith(AT)}
-        if not found:
-            return PLAIN
-        shots = tuple(sorted(found))
-        if self.start is not None:
-            found = {k: t * self._of_all_classes[f"{AT}{k}"] / start[f"{AT}{k}"] for k, t in found.items()}
-        return Temperature(shots, tuple(found[k] for k in shots), self.known_temperature.slope)
+        found = Temperature.of_numbers(validation)
+        if self.start is None:
+            return found
+        general = [self._of_all_classes[f"{AT}{k}"] / start[f"{AT}{k}"] for k in found.shots]
+        values = tuple(T * ratio for T, ratio in zip(found.values, general, strict=True))
+        return replace(found, values=values, slope=self.known_temperature.slope)
 
     @property
     def known_temperature(self) -> Temperature:
@@ -218,10 +220,10 @@ class Classification(Experiment):
                 if shift:
                     row["shift"] = shift
                 if test.temperature:
-                    fitted = metrics.fit_temperature(*_over(self._validation_tasks(ways, shots), self.tester(tested)))
+                    T = fit_temperature(*_over(self._validation_tasks(ways, shots), self.tester(tested)))
                     untempered = p if temperature.plain else _over(episodes(), plain)[0]
-                    tempered = report(metrics.tempered(untempered, fitted), y, mask)
-                    row |= {"temperature": fitted, "tempered_metrics": tempered}
+                    cooled = report(tempered(untempered, T), y, mask)
+                    row |= {"temperature": T, "tempered_metrics": cooled}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
 
@@ -265,9 +267,9 @@ class Classification(Experiment):
         rows |= certain  # a neighbour gives no probabilities
         if self._has_prototypes(model):
             predict = self.tester(model, self.beside_prototypes)
-            T = metrics.fit_temperature(*_over(self._validation_tasks(self.ways, shots), predict), cautious=True)
+            T = fit_temperature(*_over(self._validation_tasks(self.ways, shots), predict), cautious=True)
             p, y, mask = _over(episodes, predict)
-            rows[PROTOTYPE] = report(metrics.tempered(p, T), y, mask)
+            rows[PROTOTYPE] = report(tempered(p, T), y, mask)
         return rows
 
     def _of_inputs(self, episodes: list[Task]) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
@@ -379,17 +381,11 @@ class Classification(Experiment):
         """Of the classes at all query points of some episodes, `(episodes, v, ways)`, under a temperature."""
         (noise,) = streams
         assert isinstance(model.likelihood, ClassLikelihood)
-        if temperature.slope:
+        if temperature.of_features:
             return self.beside_prototypes(model, streams, tasks, temperature)[:1]
         q = model(tasks.to(self.dtype), noise)
-        return (self._under(temperature, tasks, ordered(q, model.likelihood.predict(q, noise))),)
-
-    def _under(self, temperature: Temperature, tasks: Task, p: Tensor, phi: Tensor | None = None) -> Tensor:
-        """Probabilities under a temperature, which may depend on the features of the query points."""
-        if temperature.plain:
-            return p
-        T: Any = temperature.at(tasks.support.y.shape[-1] / self.ways)
-        return metrics.tempered(p, T * temperature.factor(phi) if temperature.slope and phi is not None else T)
+        p = ordered(q, model.likelihood.predict(q, noise))
+        return (p if temperature.plain else tempered(p, temperature.at(self._shots(tasks))),)
 
     def beside_prototypes(
         self, model: Model, streams: Sequence[Stream], tasks: Task, temperature: Temperature = PLAIN
@@ -406,10 +402,37 @@ class Classification(Experiment):
         known = Task(tasks.support._replace(x=support), tasks.query._replace(x=query))
         q = OnFeatures(Known(prior.kernel), model.encoder, likelihood).encode(known.support, points(known.query), noise)
         z, at = (prior.kernel.embed(phi) for phi in (support, query))
-        prototypes = Prototypes(class_means(z, tasks.support.y, tasks.support.mask, self.ways))
-        marginals = q.marginals(noise)
-        p = self._under(temperature, tasks, ordered(marginals, likelihood.predict(marginals, noise)), query)
-        return p, prototypes.values(at).softmax(-1)
+        means, marginals = class_means(z, tasks.support.y, tasks.support.mask, self.ways), q.marginals(noise)
+        p = ordered(marginals, likelihood.predict(marginals, noise))
+        if not temperature.plain:
+            T = temperature.of(self._shots(tasks), self._likeness(z, tasks.support)).unsqueeze(-1).unsqueeze(-1)
+            p = tempered(p, T * temperature.factor(query) if temperature.slope else T)
+        return p, Prototypes(means).values(at).softmax(-1)
+
+    def _shots(self, tasks: Task) -> float:
+        """How many points of a class the tasks have on average."""
+        return tasks.support.y.shape[-1] / self.ways
+
+    def _likeness(self, z: Tensor, support: Examples) -> Tensor:
+        """How alike the classes of each task are, by the embeddings of its support."""
+        mask, seen = support.mask, memberships(support.y, support.mask, self.ways).amax(-2) > 0
+        square = (z.square().sum(-1) * mask).sum(-1) / mask.sum(-1)
+        return likeness(class_means(z, support.y, mask, self.ways), square, seen)
+
+    @torch.no_grad()
+    def _likeness_in_validation(self, model: Model) -> Tensor:
+        """That of every validation task."""
+        supports = [batch.to(self.dtype).support for batch in self._all_validation_tasks()]
+        prior = model.prior
+        assert isinstance(prior, FunctionPrior) and isinstance(prior.kernel, ExplicitKernel)
+        z = [prior.kernel.embed(prior.features_of(points(support))) for support in supports]
+        return torch.cat([self._likeness(*each) for each in zip(z, supports, strict=True)]).double()
+
+    def _knows_likeness(self, model: Model) -> bool:
+        """Whether the temperature may depend on it: tasks show pictures of several kinds, and have a memory to ask."""
+        encoder, prior = model.encoder, model.prior
+        gp = isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
+        return bool(self.config.tasks.spoilt) and gp and encoder.obstacle(prior, model.likelihood) is None
 
     def _has_prototypes(self, model: Model) -> bool:
         """Whether nearest prototypes of a model's features stand beside it: of pictures to be used, not compared."""

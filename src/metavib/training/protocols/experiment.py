@@ -6,7 +6,7 @@ from typing import Any
 from metavib.model import Model
 from metavib.random import Stream
 from metavib.tasks.task import Task
-from metavib.training.metrics import PLAIN, Temperature
+from metavib.training.temperature import PLAIN, Temperature
 
 VALIDATION, TEST = 20, 30  # names of random streams, apart from training's by construction
 PROTOTYPES = "prototypes"  # among the metrics of a validation: what nearest class means of the same features reach

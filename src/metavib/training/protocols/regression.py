@@ -25,8 +25,8 @@ from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Task, select
 from metavib.training import build, metrics
 from metavib.training.config import BOUND, HIERARCHICAL, Config, TasksConfig
-from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
+from metavib.training.temperature import PLAIN, Temperature
 
 LEVELS = (0.5, 0.9, 0.95)
 CHUNK = 250  # tasks at once: enough to be fast, small enough for any memory

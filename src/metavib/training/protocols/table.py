@@ -36,10 +36,10 @@ from metavib.tasks.table import TableTasks, split_tasks
 from metavib.tasks.task import Task
 from metavib.training import build, metrics
 from metavib.training.config import AUTO, BOUND, HIERARCHICAL, Config, TableConfig
-from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.protocols import obvious
 from metavib.training.protocols.experiment import TEST, VALIDATION, Experiment
 from metavib.training.protocols.regression import LEVELS, score_all, steps_at_test, summarise
+from metavib.training.temperature import PLAIN, Temperature
 
 REAL = ("gaussian", "student-t")  # likelihoods whose outputs have units, and are standardised
 SHOWN = 20  # input columns that are named, at most

@@ -29,13 +29,13 @@ from metavib.training import bundled, run_folder
 from metavib.training.config import Config, TasksConfig
 from metavib.training.embedding import View, features
 from metavib.training.fields import override
-from metavib.training.metrics import PLAIN, Temperature
 from metavib.training.pretrain import BACKBONE, load_backbone
 from metavib.training.protocols import pictures
 from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.experiment import Experiment
 from metavib.training.protocols.pictures import SEEN
 from metavib.training.protocols.seen import load
+from metavib.training.temperature import PLAIN, Temperature
 
 EACH = 100  # pictures of a class that a handful of numbers is learned from
 
