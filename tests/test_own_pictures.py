@@ -388,3 +388,7 @@ def test_a_table_says_where_something_simpler_is_more_accurate():
         text = tables.evaluation({"experiment": "images", "method": "gp-vib", "rows": [row]})
         assert ("More accurate than this model: logistic regression of pixels at 1 shot." in text) == said
         assert ("metavib models" in text) == said
+    assert "T = " not in text and "how alike" not in text
+    row |= {"temperature": 0.8, "likeness": [2.0, -1.5]}
+    text = tables.evaluation({"experiment": "images", "method": "gp-vib", "rows": [row]})
+    assert "T = 0.80 exp(2.0 r - 1.5 r²)" in text and "how alike the classes of a task are" in text

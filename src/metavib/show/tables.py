@@ -72,7 +72,10 @@ def _beside_obvious(result: dict[str, Any]) -> str:
     """The same where pictures are the user's own, with what takes no meta-training below each row."""
     rows = []
     for row in result["rows"]:
-        label = result["method"] + (f", T = {row['temperature']:.2f}" if row["temperature"] != 1 else "")
+        b, c = row.get("likeness", (0.0, 0.0))
+        alike = f" exp({b:.1f} r {'-' if c < 0 else '+'} {abs(c):.1f} r²)" if b or c else ""
+        plain = row["temperature"] == 1 and not alike
+        label = result["method"] + ("" if plain else f", T = {row['temperature']:.2f}{alike}")
         label += f", {row['shift']}" if "shift" in row else ""
         rows.append([label, *_sizes(row), *_class_cells(row["metrics"])])
         for name, found in row.get("obvious", {}).items():
@@ -80,9 +83,10 @@ def _beside_obvious(result: dict[str, Any]) -> str:
             rows.append([name, *_sizes(row), *cells])
     header = ["method", *_heads(result["rows"][0]), "accuracy %", "NLL", "Brier", "ECE %"]
     episodes = result["rows"][0]["episodes"]
+    alike = " r is how alike the classes of a task are, from about 0 to 1." if "likeness" in result["rows"][0] else ""
     return markdown(header, rows) + (
         f"\n\n± is the 95% interval over {episodes} test episodes of classes that training never saw. T is the "
-        "temperature of the probabilities, fitted on validation." + _ahead(result)
+        f"temperature of the probabilities, fitted on validation.{alike}" + _ahead(result)
     )
 
 

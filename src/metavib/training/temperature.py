@@ -108,10 +108,13 @@ class Temperature:
         """The temperature for tasks with so many points of a class on average, of classes with nothing in common."""
         return self._at(shots, self.values)
 
+    def warmth(self, shots: float) -> Warmth:
+        """The same by how alike the classes are."""
+        return Warmth(self.at(shots), *(self._at(shots, each) for each in zip(*self.likeness, strict=True)))
+
     def of(self, shots: float, likeness: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
         """The temperature of tasks with so many points of a class on average, by how alike the classes of each are."""
-        slopes = (self._at(shots, numbers) for numbers in zip(*self.likeness, strict=True))
-        return Warmth(self.at(shots), *slopes).of(likeness.clamp(*self.seen))
+        return self.warmth(shots).of(likeness.clamp(*self.seen))
 
     def factor(self, phi: Float[Tensor, "*b v m"]) -> Float[Tensor, "*b v 1"]:
         """What the temperature of each point is multiplied by, from its features."""

@@ -213,7 +213,8 @@ class Classification(Experiment):
                     "metrics": report(p, y, mask),
                 }
                 if config.train.calibrate:
-                    row["temperature"] = temperature.at(shots)
+                    row["temperature"], *slopes = temperature.warmth(shots)
+                    row |= {"likeness": slopes} if temperature.likeness else {}
                     row |= {} if shift else {"obvious": self._obvious_rows(source, tested, shots)}
                 if test.unknown:
                     row["unknown"] = self._unknown(tested, self.tested(shift), shots)
