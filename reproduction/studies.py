@@ -1,446 +1,18 @@
-"""Every study of the paper and of ours, in the order of RESULTS.md. A new one is an object in this file.
+"""Every study of the paper and of ours, in the order of RESULTS.md. A new one is an object in this file."""
 
-Runs stand in the order "most telling first", so that whoever stops early has the best part. Their names say what they
-are, `<column>/<row>-<variant>-<shots>-seed<n>` in full, so that patterns pick columns, methods, shots and seeds.
-"""
-
-from dataclasses import replace
 from functools import partial
-from itertools import product
 
-from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS
-from metavib.training import bundled, recipes
-from metavib.training.config import Config, read
-from metavib.training.fields import override
-from metavib.training.run_folder import CONFIG
-from reproduction import curves, figures, shifts, tables
-from reproduction.study import Drawing, Run, Runs, Study, seeded
-from reproduction.tables import LONGER_VERSION, MAIN_TABLE, ROWS
+from reproduction import curves, figures, runs, shifts, tables
+from reproduction.study import Drawing, Study
 
-COLUMNS = ("omniglot-emnist", "mini-imagenet", "cub", "mini-imagenet-cub")  # of table 2, most telling first
-BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
-MEAN = {"model.inner_mean": True}  # inner steps of GP+MAML on F / n, where the paper's are on F
-SPREAD = {"model.reach": 5.0}  # units that switch on all over the range of the sinusoids' inputs
-SMALL_START = {"model.site_m": 1.0, "model.site_s": 0.69}  # of sites: the defaults of `SimplifiedSites`
-PLAIN_STEPS = ("maml", "stochastic-maml")  # whose inner steps are the whole of adapting
 INTERVALS = "± is the 95% interval, over trainings where there are several, else over the test tasks of one."
 
-
-def paper_s(experiment: str, row: str, shots: int) -> Run:
-    """A cell of the paper, with its recipe."""
-    return Run(recipes.recipe(experiment, ROWS[row].method, shots=shots, kernel=ROWS[row].kernel))
-
-
-def gp_vib_first(rows: tuple[str, ...]) -> list[str]:
-    """Rows in the order in which they are run."""
-    return sorted(rows, key=lambda row: not row.startswith("gp-vib"))
-
-
-# Sinusoids
-
-
-def table_1(seeds: int | None) -> Runs:
-    """The paper's four methods with its own settings and with ours, ten trainings of each side by side.
-
-    Of GP-VIB there is also the paper's recipe with units that switch on all over the inputs' range, and nothing else.
-    """
-    methods = ("gp-vib", "gp-maml", "maml", "stochastic-maml")
-    runs = {method: Run(recipes.recipe("sinusoid", method)) for method in methods}
-    runs |= {f"{method}-improved": Run(recipes.improved("sinusoid", method), "improved") for method in methods}
-    runs["gp-vib-reach"] = runs["gp-vib"].changed("reach", SPREAD)
-    return {name: Run(replace(config, repeats=10), variant) for name, (config, variant) in runs.items()}
-
-
-def figure_2(seeds: int | None) -> Runs:
-    """One training of GP-VIB, with units that switch on all over the inputs' range."""
-    return {"gp-vib": Run(recipes.recipe("sinusoid", "gp-vib")).changed("reach", SPREAD)}
-
-
-# The main table, and built-in characters
-
-
-def table_2(seeds: int | None) -> Runs:
-    """Every column and method of the main table, and recipes of our own.
-
-    There are three trainings of GP-VIB with the paper's recipe and with ours, and one of everything else. Each is also
-    tested under a temperature that is fitted on validation; runs on record from before that are not run again for it.
-    """
-
-    def trainings(run: Run) -> int:
-        return seeds or (3 if run.config.method == "gp-vib" and run.variant in ("", "small-start", "improved") else 1)
-
-    runs: Runs = {}
-    for column in COLUMNS:
-        rows = product(gp_vib_first(MAIN_TABLE), (1, 5))
-        cells = [run for row, shots in rows for run in _paper_s_and_ours(column, row, shots)]
-        if column == "omniglot-emnist":
-            cells += _more_or_less_on_characters(cells)
-        else:
-            cells += _in_fewer_steps([run for run in cells if run.config.method == "maml"])
-        if column == "mini-imagenet":
-            cells += _more_or_less_on_photographs(cells)
-        cells = [run.changed("", {"test.temperature": True}) for run in cells]
-        runs |= seeded({f"{column}/{run.cell}": run for run in cells}, trainings)
-    return runs
-
-
-def glyphs(seeds: int | None) -> Runs:
-    """Every method of the main table on the built-in characters, and our own recipe on large and on small tasks."""
-    cells: list[Run] = []
-    for row, shots in product(MAIN_TABLE, (1, 5)):
-        paper, *ours = _paper_s_and_ours("glyphs", row, shots)
-        narrow = [run.changed("narrow", _small_tasks(paper.config)) for run in ours if run.config.method == "gp-vib"]
-        cells += [paper, *ours, *narrow]
-    return {run.cell: run for run in cells}
-
-
-def _paper_s_and_ours(column: str, row: str, shots: int) -> list[Run]:
-    """A cell with the paper's recipe, and with ours where there is one.
-
-    The paper does not say where the sites of GP-VIB start. On photographs there is a reading of it beside the recipe's,
-    a small start, from where some trainings stay at chance.
-    """
-    cells, method = [paper_s(column, row, shots)], ROWS[row].method
-    if method == "gp-vib" and cells[0].config.tasks.channels == 3:
-        cells.append(cells[0].changed("small-start", SMALL_START))
-    if recipes.has_improved(column, method):
-        cells.append(_ours(column, row, shots))
-    return cells
-
-
-def _ours(column: str, row: str, shots: int) -> Run:
-    """A cell with our own recipe."""
-    return Run(recipes.improved(column, ROWS[row].method, shots=shots, kernel=ROWS[row].kernel), "improved")
-
-
-def _half_as_long(run: Run) -> Run:
-    """The run in half its steps."""
-    return run.changed("shorter", {"train.steps": run.config.train.steps // 2})
-
-
-def _more_or_less_on_characters(cells: list[Run]) -> list[Run]:
-    """Runs with more or less of something, to see what it does; characters are quickly trained."""
-    paper = {run.cell: run.config for run in cells if not run.variant}
-    pooled, more = {"model.poolings": 4}, []
-    for run in cells:
-        config, ours = run.config, run.variant == "improved" and run.config.method == "gp-vib"
-        if config.method == "maml":  # its steps have 32 tasks: as many episodes as the others have, and a few times
-            more.append(run.changed("shorter", _as_many_episodes(config)))
-            more.append(run.changed("eighth", {"train.steps": config.train.steps // 8}))
-        if (config.method == "relation-net" and not run.variant) or (ours and config.model.kernel == "linear"):
-            more.append(run.changed("pooled", pooled))
-        if ours:
-            small = _small_tasks(paper[Run(config).cell])
-            more.append(run.changed("pooled-narrow", small | pooled))
-            if config.model.kernel == "linear" and config.tasks.shots == 1:
-                more.append(run.changed("pooled-narrow-unaugmented", small | pooled | {"tasks.augment": False}))
-        if run.variant == "improved" and config.method in ("gp-vib", "proto-net") and config.tasks.shots == 1:
-            more.append(run.changed("five-way", recipes.tasks_of(5, 20, 1)))  # as DKT has
-    return more
-
-
-def _more_or_less_on_photographs(cells: list[Run]) -> list[Run]:
-    """Our recipe in half its steps, the same with twice the channels, and at five shots with smaller crops."""
-    more = []
-    for run in (run for run in cells if run.variant == "improved" and run.config.method == "gp-vib"):
-        half = _half_as_long(run)
-        more += [half, run.changed("wide", {"train.steps": half.config.train.steps, "model.width": 128})]
-        if run.config.tasks.shots == 5:
-            more.append(run.changed("crops", {"tasks.crop": 0.7}))
-    return more
-
-
-def _as_many_episodes(maml: Config) -> dict[str, int]:
-    """The change that has MAML train on as many episodes as the other methods."""
-    other = recipes.recipe(maml.tasks.name, "gp-vib", shots=maml.tasks.shots)
-    return {"train.steps": other.train.steps * other.train.tasks // maml.train.tasks}
-
-
-def _small_tasks(paper: Config) -> dict[str, int]:
-    """The changes that have our recipe train on the tasks of the paper's, each in one split."""
-    tasks = {"tasks.ways": paper.tasks.ways, "tasks.queries": paper.tasks.queries, "test.ways": paper.test.ways}
-    return {**tasks, "train.splits": 1}
-
-
-# The longer version
-
-
-def omniglot(seeds: int | None) -> Runs:
-    """Its rows at 1 and 5 shots, then each in a sixth of the steps, GP-VIB so also on shuffled characters.
-
-    GP+MAML is also there with inner steps on the mean over points.
-    """
-    cells = [paper_s("omniglot", row, k) for row, k in product(gp_vib_first(LONGER_VERSION), (1, 5))]
-    short = _in_fewer_steps(cells)
-    short += [run.changed("mean", MEAN) for run in short if run.config.method == "gp-maml"]
-    shuffled = {"tasks.shuffled": True, "model.classes": 4 * 1100}  # the characters of all alphabets, split at random
-    cells += short + [run.changed("shuffled", shuffled) for run in short if run.config.method == "gp-vib"]
-    return seeded({run.cell: run for run in cells}, lambda run: seeds or 1)
-
-
-def _in_fewer_steps(cells: list[Run]) -> list[Run]:
-    """Trainings of 10,000 steps whose rates end at zero."""
-    return [run.changed("shorter", {"train.steps": 10_000, "train.schedule": "cosine"}) for run in cells]
-
-
-def augmented_omniglot(seeds: int | None) -> Runs:
-    """20-way 15-shot; tested with 300 support points, and with 2,000 augmented ones that are streamed.
-
-    After the paper's rows come those of its deeper network, one more convolution after each layer, without and with
-    batch-norm; then what we changed in the inner steps: points in a fixed order for MAML; for GP+MAML the mean over
-    points, and twenty steps of twenty points, with the cosine kernel also of first order (with the linear one these
-    end in NaN by step 600).
-    """
-    rows = [paper_s("augmented-omniglot", row, 15) for row in gp_vib_first(LONGER_VERSION)]
-    rows = [run.changed("", {"test.shots": [15, 100]}) for run in rows]
-    cells = list(rows)
-    for run in (run for run in rows if run.config.method in ("gp-vib", "gp-maml")):
-        cells.append(run.changed("deeper", {"model.extra": 1}))
-        cells.append(run.changed("deeper-norm", {"model.extra": 1, "model.norm": "running"}))
-    for run in rows:
-        if run.config.method == "gp-maml":
-            twenty = run.changed("twenty", {**MEAN, "model.inner_steps": 20, "model.inner_points": 20})
-            cells += [run.changed("mean", MEAN), twenty]
-            if run.config.model.kernel == "cosine":
-                cells.append(twenty.changed("first-order", {"model.first_order": True}))
-        elif run.config.method != "gp-vib":
-            cells.append(run.changed("strided", {"model.inner_shuffle": False}))
-    return seeded({run.cell: run for run in cells}, lambda run: seeds or 1)
-
-
-# Features of a pretrained network
-
-Files = tuple[tuple[str, str], ...]
-"""Files of features below the folder of the datasets, each with its SHA-256."""
-# What is on record was made from these.
-_MINI_IMAGENET = "resnet12-mini-imagenet.npz", "9c58e8ad254f6d556628c0ddd6c148a0e050f4901ab6a385e527a70cc2b58436"
-FEATURES: dict[str, Files] = {
-    "cub": (("resnet12-cub.npz", "a718a858ad1f497c1f7aba343545b729e68a1794761d1209e8193b66f10dba38"),),
-    "mini-imagenet": (_MINI_IMAGENET,),
-    "mini-imagenet-cub": (
-        ("resnet12-mini-imagenet-cub.npz", "0ee1e24a2590c383a6cab1b4e31a561555c56e75b3792d3f2405400ec5ad495a"),
-    ),
-}
-# To know nothing of birds, a method learns from classes of mini-ImageNet that its network has not seen either.
-UNSEEN: Files = (
-    _MINI_IMAGENET,
-    ("resnet12-mini-imagenet-to-birds.npz", "e1979f8a6bdb6914925969824bc8f0b8dc2881066f35fe9afa772c401349eaef"),
-)
-ON_FEATURES = ("gp-vib-cosine", "nearest-centroids", "dkt-cosine", "proto-net", "logistic-regression", "gp-vib-linear")
-
-
-def embeddings(seeds: int | None) -> Runs:
-    """Methods with a handful of numbers to learn, then with the MLP and the dropout of the longer version."""
-    cells: Runs = {}
-    for column, shots, row in product(FEATURES, (1, 5), ON_FEATURES):
-        run = on_features(FEATURES[column], row, shots)
-        cells[f"{column}/{run.cell}"] = run
-    for shots, row in product((1, 5), ("gp-vib-cosine", "nearest-centroids", "proto-net", "dkt-cosine")):
-        run = on_features(UNSEEN, row, shots).changed("unseen", {"tasks.unseen": True})
-        cells[f"mini-imagenet-cub/{run.cell}"] = run
-    with_mlp = ("gp-vib-cosine", "gp-vib-linear", "proto-net", "maml")
-    for column, shots, row in product(("mini-imagenet", "cub", "mini-imagenet-cub"), (1, 5), with_mlp):
-        method, kernel, _ = ROWS[row]
-        config = recipes.recipe("embeddings", method, shots=shots, kernel=kernel)
-        run = Run(_reading(config, FEATURES[column]), "mlp").changed("", {"test.tasks": 1_000})
-        cells[f"{column}/{run.cell}"] = run
-    return cells
-
-
-def on_features(files: Files, row: str, shots: int) -> Run:
-    """A method on files of features, with our recipe."""
-    method, kernel, _ = ROWS[row]
-    return Run(_reading(recipes.improved("embeddings", method, shots=shots, kernel=kernel), files))
-
-
-def _reading(config: Config, files: Files) -> Config:
-    """The config with files of features."""
-    names, digests = zip(*files, strict=True)
-    return override(config, {"tasks.features": names, "tasks.digests": digests, "tasks.inputs": 640})
-
-
-# Networks of the supervised stage, by the column they are trained for, below the folder of the datasets.
-NETWORKS = {
-    "cub": "resnet12-cub.safetensors",
-    "mini-imagenet": "resnet12-mini-imagenet.safetensors",
-    "mini-imagenet-cub": "resnet12-mini-imagenet-cub.safetensors",
-}
-
-
-def resnet12(seeds: int | None) -> Runs:
-    """GP-VIB end to end in every column, then ProtoNet and DKT with the same network."""
-    cells: Runs = {}
-    for row, column, shots in product(("gp-vib-cosine", "proto-net", "dkt-cosine"), NETWORKS, (1, 5)):
-        method, kernel, _ = ROWS[row]
-        run = Run(recipes.tuned(column, method, shots=shots, kernel=kernel))
-        run = run.changed("", {"model.pretrained": NETWORKS[column], "train.minutes": 2.0})
-        cells[f"{column}/{run.cell}"] = run
-    return seeded(cells, lambda run: seeds or 1)
-
-
-# Pictures unlike those of training
-
-_SHIFTED = {
-    "test.shifts": list(OF_CHARACTERS),
-    "test.unknown": True,
-    "test.shots": [1, 5],
-    "test.tasks": 100,
-    "test.queries": 15,
-    "test.temperature": True,
-}
-# Trainings of a minute on a CPU: a small Conv4, tasks of five characters in all their splits.
-_MINUTES = {
-    "model.backbone": "conv4",
-    "model.width": 16,
-    "model.poolings": 3,
-    "train.steps": 600,
-    "train.tasks": 1,
-    "train.lr": 2e-3,
-    "train.schedule": "cosine",
-    "train.validate_every": 200,
-    "train.validation_tasks": 100,
-}
-
-
-def shift_photographs(seeds: int | None) -> Runs:
-    """The bundled model of photographs and others on the same network, on pictures of other kinds; then small networks.
-
-    Numbers behind the network are learned from ordinary pictures alone, and from spoilt ones too.
-    """
-    tested = _SHIFTED | {"test.shifts": list(OF_PHOTOGRAPHS), "test.tasks": 600}
-    photographs = read(bundled.folder_of("photographs") / CONFIG)
-    runs = {"bundled": Run(override(photographs, tested), "bundled")}
-    network = {"model.pretrained": "photographs", "model.widths": photographs.model.widths}
-    for row in ("gp-vib-cosine", "proto-net"):
-        method, kernel, _ = ROWS[row]
-        run = Run(override(recipes.frozen("mini-imagenet", method, kernel=kernel), network | tested))
-        behind = [run.changed("ordinary", {"tasks.spoilt": [], "train.tasks": 8}), run.changed("spoilt", {})]
-        runs |= {each.cell: each for each in behind}
-    for row in ("gp-vib-cosine", "proto-net"):
-        method, kernel, _ = ROWS[row]
-        run = Run(recipes.improved("mini-imagenet", method, shots=1, kernel=kernel), "small")
-        run = run.changed("", _ON_ONE_CORE | tested)
-        runs[run.cell] = run
-    return runs
-
-
-# Trainings of five minutes on a CPU: pictures of half the side, half the channels.
-_ON_ONE_CORE = {
-    "device": "cpu",
-    "precision": "float32",
-    "tasks.size": 42,
-    "tasks.fit": "whole",
-    "model.width": 32,
-    "train.steps": 3_000,
-    "train.lr": 2e-3,
-    "train.validate_every": 500,
-}
-
-
-def shift(seeds: int | None) -> Runs:
-    """Models of Omniglot's characters on pictures of other kinds, the bundled model among them; then some remedies."""
-    characters = read(bundled.folder_of("characters") / CONFIG)
-    runs = [Run(override(characters, _SHIFTED), "bundled")]
-    for row in ("gp-vib-cosine", "proto-net", "gp-vib-linear"):
-        method, kernel, _ = ROWS[row]
-        starts = recipes.LARGE_START | recipes.SITE_RATES if method == "gp-vib" else {}
-        config = recipes.recipe("omniglot", method, shots=1, kernel=kernel)
-        runs.append(Run(override(config, {**_MINUTES, **recipes.tasks_of(5, 10, 1), **starts, **_SHIFTED})))
-    cosine = runs[1]
-    runs.append(cosine.changed("augmented", {"tasks.augment": True}))
-    runs += [cosine.changed(f"beta-{b:g}", {"train.beta": b}) for b in (0.1, 0.01)]
-    runs.append(cosine.changed("full", {"model.sites": "full"}))
-    # Of what the bundled model does: pictures of one form, and then strokes that are bent and broader, too.
-    one_form = cosine.changed("ink", {"tasks.ink": True})
-    bent = one_form.changed("augmented", {"tasks.augment": True})
-    longer = {"train.steps": 3_000, "train.validate_every": 500}
-    runs += [one_form, bent, bent.changed("longer", longer), cosine.changed("longer", longer)]
-    return {run.cell: run for run in runs}
-
-
-# What a number does as a setting changes
-
-
-def beta(seeds: int | None) -> Runs:
-    """GP-VIB on sinusoids, five trainings side by side, and from Omniglot to EMNIST with 5 shots and with 1.
-
-    Then on Omniglot in fewer steps, on mini-ImageNet with our recipe in half its steps, and on Augmented Omniglot.
-    """
-    base = replace(override(recipes.recipe("sinusoid", "gp-vib"), SPREAD), repeats=5)
-    runs = {f"sinusoid/beta-{b:g}": Run(override(base, {"train.beta": b})) for b in BETAS}
-    bases = [paper_s("omniglot-emnist", "gp-vib-linear", k) for k in (5, 1)]
-    bases += _in_fewer_steps([paper_s("omniglot", "gp-vib-linear", k) for k in (5, 1)])
-    bases += [_half_as_long(_ours("mini-imagenet", "gp-vib-cosine", k)) for k in (5, 1)]
-    bases.append(paper_s("augmented-omniglot", "gp-vib-linear", 15))
-    cells = {}
-    for run, b in product(bases, BETAS):
-        tasks = run.config.tasks
-        cells[f"{tasks.name}/beta-{b:g}-{tasks.shots}"] = run.changed("", {"train.beta": b})
-    return runs | seeded(cells, lambda run: seeds or 1)
-
-
-def shots(seeds: int | None) -> Runs:
-    """Omniglot to EMNIST, trained with 1 shot and with 5, tested with 1 to 20; MAML on as many episodes as others.
-
-    Then sinusoids with 1 to 20 points, in three trainings side by side with our recipe; trainings of table 2 on
-    mini-ImageNet with our recipe, tested with 1 to 20; and Augmented Omniglot, 20 to 2,000 points one after the other.
-    """
-    tested, cells = {"test.shots": list(range(1, 21)), "test.tasks": 1_000}, []
-    for row, k in product(("gp-vib-linear", "gp-vib-cosine", "proto-net", "maml", "dkt-linear"), (1, 5)):
-        run = paper_s("omniglot-emnist", row, k)
-        length = _as_many_episodes(run.config) if row == "maml" else {}
-        cells.append(run.changed("", length | tested))
-    sinusoids = {}
-    for method in ("gp-vib", "gp-maml", "maml", "stochastic-maml"):
-        config = replace(recipes.improved("sinusoid", method), repeats=3)
-        # From less than five points ten inner steps lead to ever larger errors on some tasks.
-        steps = {"test.inner_steps": [10], "test.shots": list(range(5, 21))} if method in PLAIN_STEPS else {}
-        sinusoids[f"sinusoid/{method}-improved"] = Run(override(config, tested | steps), "improved")
-    more = {}
-    for row, k in product(("gp-vib-cosine", "proto-net", "dkt-cosine"), (1, 5)):
-        run = _ours("mini-imagenet", row, k).changed("", tested)
-        more[f"mini-imagenet/{run.cell}"] = run
-    for row in ("gp-vib-linear", "gp-vib-cosine"):
-        run = paper_s("augmented-omniglot", row, 15).changed("", {"test.shots": [1, 2, 5, 10, 15, 25, 50, 100]})
-        more[f"augmented-omniglot/{run.cell}"] = run
-    return seeded({run.cell: run for run in cells} | more, lambda run: seeds or 1) | sinusoids
-
-
-def inner_steps(seeds: int | None) -> Runs:
-    """GP+MAML and MAML on Omniglot, in the shorter training, against the number of inner steps at test.
-
-    GP+MAML with inner steps on F, as the paper has them, and on the mean over points. Then MAML on mini-ImageNet, in
-    as many steps.
-    """
-    rows = ("gp-maml-linear", "maml", "gp-maml-cosine")
-    cells = _in_fewer_steps([paper_s("omniglot", row, k) for row, k in product(rows, (1, 5))])
-    cells += [run.changed("mean", MEAN) for run in cells if run.config.method == "gp-maml"]
-    photographs = _in_fewer_steps([paper_s("mini-imagenet", "maml", k) for k in (1, 5)])
-    named = {run.cell: run for run in cells} | {f"mini-imagenet/{run.cell}": run for run in photographs}
-    tested = {"test.inner_steps": [0, 1, 2, 3, 4, 5, 7, 10]}
-    return seeded({name: run.changed("", tested) for name, run in named.items()}, lambda run: seeds or 1)
-
-
-def objectives(seeds: int | None) -> Runs:
-    """GP-VIB by the bound F and by its predictive form F_p, few points and many, KL at full weight and hardly any.
-
-    Functions come from a known Gaussian process, so that the best possible score is known.
-    """
-    base = replace(recipes.recipe("gaussian", "gp-vib"), repeats=3)
-    runs = {}
-    for k, b, objective in product((3, 20), (1.0, 0.01), ("vib", "predictive")):
-        changes = {"tasks.shots": k, "test.shots": [k], "train.beta": b, "train.objective": objective}
-        runs[f"{objective}-beta-{b:g}-{k}"] = Run(override(base, {**_NOISY, **changes}))
-    return runs
-
-
-_NOISY = {"tasks.noise": 0.1, "model.noise": 0.3, "train.steps": 2_000, "train.lr": 2e-3, "train.schedule": "cosine"}
 _ALL = (
     Study(
         name="table-1",
         title="Table 1: sinusoids",
         about="Mean squared error on new sinusoids after K points. 'Improved' is a recipe of our own.",
-        runs=table_1,
+        runs=runs.table_1,
         tables=tables.table_1,
         empty=True,
     ),
@@ -451,7 +23,7 @@ _ALL = (
         One training of GP-VIB with the paper's recipe, but for a first layer that is spread over the range of the
         inputs ('reach').
         """,
-        runs=figure_2,
+        runs=runs.figure_2,
         tables=partial(tables.table_1, whole=False),
         drawings=(
             Drawing(
@@ -480,7 +52,7 @@ _ALL = (
         protocol has; on photographs its inner steps are of first order, as those of Chen et al. (2019) are, and
         'shorter' has 10,000 steps instead of 60,000 or 40,000, and rates that end at zero.
         """,
-        runs=table_2,
+        runs=runs.table_2,
         tables=tables.table_2,
         drawings=(
             Drawing(
@@ -510,7 +82,7 @@ _ALL = (
         Negative log likelihood, Brier score and expected calibration error (15 bins) of the runs of [table
         2](#table-2-few-shot-classification): means over trainings, less is better. The paper has no such numbers.
         """,
-        runs=table_2,
+        runs=runs.table_2,
         tables=partial(tables.quality, scores=("nll", "brier", "ece")),
         drawings=(
             Drawing(
@@ -532,7 +104,7 @@ _ALL = (
         of 60,000, and a cosine schedule; 'shuffled': the characters of all alphabets split at random (Finn et al.,
         2017), and not by alphabet (Vinyals et al., 2016). The paper does not say which of the two it has.
         """,
-        runs=omniglot,
+        runs=runs.omniglot,
         tables=partial(tables.further, name="omniglot"),
         quick="gp-vib-linear-1-seed0,stochastic-maml-1-seed0,gp-maml-cosine-1-seed0",
         seeded=True,
@@ -549,7 +121,7 @@ _ALL = (
         steps, 'strided' takes points in a fixed order instead of a random one, 'mean' climbs F / n instead of F, and
         'twenty' takes twenty such steps of twenty points instead of five on all points.
         """,
-        runs=augmented_omniglot,
+        runs=runs.augmented_omniglot,
         tables=partial(tables.further, name="augmented-omniglot"),
         quick="gp-vib-linear-*-seed0,gp-maml-cosine-*-seed0,maml-*-seed0",
         seeded=True,
@@ -559,7 +131,7 @@ _ALL = (
         name="beta",
         title="Beta",
         about=f"GP-VIB against the weight of the KL. {INTERVALS}",
-        runs=beta,
+        runs=runs.beta,
         tables=curves.beta,
         drawings=(Drawing("beta.png", "Scores against beta, with 95% intervals", figures.beta),),
         quick="sinusoid/beta-0.001,sinusoid/beta-1,omniglot-emnist/beta-1-5-seed0",
@@ -573,7 +145,7 @@ _ALL = (
         and stochastic MAML take ten inner steps at test; with less than five points these diverge on some tasks, and
         are not shown. {INTERVALS}
         """,
-        runs=shots,
+        runs=runs.shots,
         tables=partial(curves.tested, varied="shots", corner="K at test"),
         drawings=(
             Drawing(
@@ -593,7 +165,7 @@ _ALL = (
         GP+MAML climbs F in these steps, as the paper has it, or F / n ('mean'): n is 5 or 25 here, and its steps so
         many times smaller. Accuracy in per cent; {INTERVALS}
         """,
-        runs=inner_steps,
+        runs=runs.inner_steps,
         tables=partial(curves.tested, varied="inner_steps", corner="steps at test"),
         drawings=(
             Drawing(
@@ -614,7 +186,7 @@ _ALL = (
         at test. The gap is what the mean log density of new points lacks to that of the exact posterior, in nats; the
         coverage is that of 90% intervals. ± is the 95% interval over three trainings side by side.
         """,
-        runs=objectives,
+        runs=runs.objectives,
         tables=curves.objectives,
         quick="*-beta-0.01-3",
     ),
@@ -631,7 +203,7 @@ _ALL = (
         learned from 16 others, and birds are a surprise. The temperature is fitted on validation. Accuracy ± is the
         95% interval over test tasks.
         """,
-        runs=embeddings,
+        runs=runs.embeddings,
         tables=partial(tables.quality, scores=("accuracy", "nll", "ece")),
         drawings=(
             Drawing(
@@ -651,7 +223,7 @@ _ALL = (
         statistics of the supervised stage. The model that is tested is the best on validation, which may be the
         network as it came. The temperature is fitted on validation. Accuracy ± is the 95% interval over test tasks.
         """,
-        runs=resnet12,
+        runs=runs.resnet12,
         tables=partial(tables.quality, scores=("accuracy", "nll", "ece")),
         quick="cub/gp-vib-cosine-1-seed0,cub/proto-net-1-seed0",
         seeded=True,
@@ -672,7 +244,7 @@ _ALL = (
         curve (AUROC): by the largest probability; by the largest latent mean, which in ProtoNet is minus the distance
         to the nearest centroid; and by the latent variance.
         """,
-        runs=shift,
+        runs=runs.shift,
         tables=shifts.tables,
         drawings=(
             Drawing(
@@ -694,7 +266,7 @@ _ALL = (
         --frozen`): 'ordinary' from ordinary pictures of the validation classes alone, 'spoilt' also from pictures
         spoilt in the five ways. 'Small' are small networks, trained for five minutes on a CPU.
         """,
-        runs=shift_photographs,
+        runs=runs.shift_photographs,
         tables=shifts.tables,
         drawings=(
             Drawing(
@@ -714,7 +286,7 @@ _ALL = (
         validation. 'Improved': two poolings in Conv4 instead of four, and training tasks of 20 classes (10 at five
         shots) in all their splits; 'narrow': on tasks of five classes, each in one split.
         """,
-        runs=glyphs,
+        runs=runs.glyphs,
         tables=partial(tables.quality, scores=("accuracy", "nll", "ece")),
         quick="gp-vib-linear-1,proto-net-1",
     ),
