@@ -58,7 +58,8 @@ def _tested(records: Records, varied: str, label: str) -> Figure:
     panels = curves.by_training(records)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    colours: dict[str, Any] = {}  # a method has one colour in all panels
+    drawn = {name: curves.tested_curves(group, varied, curves.scores(group)[0]) for name, group in panels.items()}
+    colours = _colours([list(lines) for lines in drawn.values()])
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1 + 4.2 * columns, 1 + 3.2 * rows))
         axes = figure.subplots(rows, columns, squeeze=False).flat
@@ -66,8 +67,8 @@ def _tested(records: Records, varied: str, label: str) -> Figure:
             ax.set_axis_off()
         for ax, (name, group) in zip(axes, panels.items(), strict=False):
             score = curves.scores(group)[0]
-            for line, curve in curves.tested_curves(group, varied, score).items():
-                colour = colours.setdefault(line, COLOURS[len(colours) % len(COLOURS)])
+            for line, curve in drawn[name].items():
+                colour = colours[line]
                 x, mean, half = _points(curve)
                 ax.plot(x, mean, "o-", ms=2.5, lw=1.4, color=colour, label=line)
                 low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
@@ -80,9 +81,17 @@ def _tested(records: Records, varied: str, label: str) -> Figure:
                 ax.set_xticks(x, [f"{k:g}" for k in x])
             else:
                 ax.xaxis.get_major_locator().set_params(integer=True)
-        lines = {text: line for ax in figure.axes for line, text in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(lines.values(), lines, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        known = {text: line for ax in figure.axes for line, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(known.values(), known, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+def _colours(panels: list[list[str]]) -> dict[str, str]:
+    """A colour for each line: one for all variants of a method, where no panel has several of them."""
+    methods = {line: line.partition(",")[0] for lines in sorted(panels, key=len, reverse=True) for line in lines}
+    several = any(len({methods[line] for line in lines}) < len(lines) for lines in panels)
+    names = list(methods) if several else list(dict.fromkeys(methods.values()))
+    return {line: COLOURS[names.index(line if several else methods[line]) % len(COLOURS)] for line in methods}
 
 
 def _points(curve: curves.Curve) -> tuple[list[float], list[float], list[float]]:

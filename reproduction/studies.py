@@ -143,7 +143,8 @@ _ALL = (
         about=f"""
         Accuracy in per cent against the number of shots at test, and the mean squared error on sinusoids. There MAML
         and stochastic MAML take ten inner steps at test; with less than five points these diverge on some tasks, and
-        are not shown. {INTERVALS}
+        are not shown. 'Frozen': behind the network of the bundled model `photographs`, which stays as it is, of numbers
+        learned from tasks of one shot. {INTERVALS}
         """,
         runs=runs.shots,
         tables=partial(curves.tested, varied="shots", corner="K at test"),
@@ -264,7 +265,8 @@ _ALL = (
         which none has seen any. 'Bundled' is the model `photographs` of the package. The next ones have its network,
         which stays as it is, and learn what is behind it (`metavib train mini-imagenet --backbone photographs
         --frozen`): 'ordinary' from ordinary pictures of the validation classes alone, 'spoilt' also from pictures
-        spoilt in the five ways. 'Small' are small networks, trained for five minutes on a CPU.
+        spoilt in the five ways, from which GP-VIB also learns how its temperature depends on how alike the classes of a
+        task are. 'Small' are small networks, trained for five minutes on a CPU.
         """,
         runs=runs.shift_photographs,
         tables=shifts.tables,
