@@ -23,7 +23,7 @@ from metavib.data import Labelled, Splits
 from metavib.data.augmentations import Transform, unit
 from metavib.data.labelled import concatenate
 from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS, shifted
-from metavib.encoders import GPEncoder
+from metavib.encoders import GPEncoder, SimplifiedSites
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.marginals import Normal
@@ -430,10 +430,11 @@ class Classification(Experiment):
         return torch.cat([self._likeness(*each) for each in zip(z, supports, strict=True)]).double()
 
     def _knows_likeness(self, model: Model) -> bool:
-        """Whether the temperature may depend on it: tasks show pictures of several kinds, and have a memory to ask."""
+        """Whether the temperature may depend on it: tasks show pictures of several kinds, and a memory knows it."""
         encoder, prior = model.encoder, model.prior
-        gp = isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
-        return bool(self.config.tasks.spoilt) and gp and encoder.obstacle(prior, model.likelihood) is None
+        if not (self.config.tasks.spoilt and isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)):
+            return False
+        return isinstance(encoder.sites, SimplifiedSites) and encoder.obstacle(prior, model.likelihood) is None
 
     def _has_prototypes(self, model: Model) -> bool:
         """Whether nearest prototypes of a model's features stand beside it: of pictures to be used, not compared."""
