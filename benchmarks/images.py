@@ -40,8 +40,8 @@ from metavib.tasks.inputs import points
 from metavib.tasks.task import Task
 from metavib.training import bundled, recipes, run_folder, runs
 from metavib.training.fields import override
+from metavib.training.metrics import report
 from metavib.training.protocols import experiment, tuned
-from metavib.training.protocols.classification import report
 from metavib.training.protocols.pictures import resolve
 
 FRESH = "GP-VIB from random weights"  # in capitals, so that `--only gp-vib` leaves it out

@@ -13,8 +13,9 @@ from metavib.training import build, run_folder
 from metavib.training import loop as train
 from metavib.training.config import BASELINES, METHODS, TRANSFER, Config
 from metavib.training.fields import override
+from metavib.training.metrics import report
 from metavib.training.protocols import classification, seen
-from metavib.training.protocols.classification import Classification, report
+from metavib.training.protocols.classification import Classification
 from metavib.training.temperature import fit_temperature
 
 SPLITS = tiny.splits()

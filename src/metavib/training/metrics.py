@@ -10,7 +10,7 @@ which of the points are real. Whatever is per task has shape `(...)`.
 """
 
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -201,6 +201,22 @@ def ece(
 ) -> float:
     """Expected calibration error in equal bins, all points of all tasks pooled."""
     return reliability(p, y, mask, bins=bins).ece
+
+
+def report(p: Tensor, y: Tensor, mask: Tensor) -> dict[str, Any]:
+    """Accuracy, NLL and Brier score with their intervals over episodes, ECE and the reliability curve."""
+    curve = reliability(p, y, mask)
+    return {
+        "accuracy": over_episodes(accuracy(p, y, mask))._asdict(),
+        "nll": over_episodes(nll(p, y, mask))._asdict(),
+        "brier": over_episodes(brier(p, y, mask))._asdict(),
+        "ece": curve.ece,
+        "reliability": {
+            "confidence": [None if c != c else c for c in curve.confidence.tolist()],
+            "accuracy": [None if a != a else a for a in curve.accuracy.tolist()],
+            "points": curve.points.tolist(),
+        },
+    }
 
 
 # Regression, per task

@@ -22,7 +22,7 @@ from metavib.baselines.proto import Prototypes
 from metavib.data import Labelled, Splits
 from metavib.data.augmentations import Transform, unit
 from metavib.data.labelled import concatenate
-from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS, shifted
+from metavib.data.shifts import shifted
 from metavib.encoders import GPEncoder, SimplifiedSites
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import ClassLikelihood, ordered
@@ -38,9 +38,10 @@ from metavib.tasks.inputs import points
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task
 from metavib.training import build, bundled, metrics
-from metavib.training.config import BOUND, EMBEDDINGS, TRANSFER, TUNED, Config
+from metavib.training.config import BOUND, TRANSFER, Config
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
+from metavib.training.protocols.combined import check_likelihood, check_network, check_shifts
 from metavib.training.protocols.experiment import PROTOTYPES, TEST, VALIDATION, Experiment
 from metavib.training.protocols.seen import evaluation_transform, load, training_transform
 from metavib.training.resplit import Known, OnFeatures
@@ -83,10 +84,10 @@ class Classification(Experiment):
     ) -> None:
         if config.repeats > 1:
             raise ValueError("image experiments train one model a run: start a run for each seed, with repeats = 1.")
-        _check_network(config)
+        check_network(config)
         self.ways = config.test.ways or config.tasks.ways  # of a task in validation and test
         for ways in (config.tasks.ways, self.ways):
-            _check_likelihood(config, ways)
+            check_likelihood(config, ways)
         if self.ways != config.tasks.ways:  # refused where weights belong to ways, before any work
             build.of_ways(build.model(config), config, self.ways)
         self.config, self.dtype = config, build.DTYPES[config.precision]
@@ -121,7 +122,7 @@ class Classification(Experiment):
                 self._validation_source(self.ways, shots)
         for shots in self._test_shots:
             self._test_source(shots)
-        _check_shifts(self.config)
+        check_shifts(self.config)
         if self.config.test.unknown and 2 * self.ways > self.splits.test.classes:
             raise ValueError(
                 f"test.unknown needs twice as many test classes as a task has; got {self.splits.test.classes} for "
@@ -210,7 +211,7 @@ class Classification(Experiment):
                     "ways": ways,
                     "shots": shots,
                     "episodes": test.tasks,
-                    "metrics": report(p, y, mask),
+                    "metrics": metrics.report(p, y, mask),
                 }
                 if config.train.calibrate:
                     row["temperature"], *slopes = temperature.warmth(shots)
@@ -223,7 +224,7 @@ class Classification(Experiment):
                 if test.temperature:
                     T = fit_temperature(*_over(self._validation_tasks(ways, shots), self.tester(tested)))
                     untempered = p if temperature.plain else _over(episodes(), plain)[0]
-                    cooled = report(tempered(untempered, T), y, mask)
+                    cooled = metrics.report(tempered(untempered, T), y, mask)
                     row |= {"temperature": T, "tempered_metrics": cooled}
                 rows.append(row if inner is None else {**row, "inner_steps": inner})
         return {"experiment": config.tasks.name, "method": config.method, "kernel": config.model.kernel, "rows": rows}
@@ -263,14 +264,14 @@ class Classification(Experiment):
         """
         count, seed = min(OBVIOUS, self.config.test.tasks), _seed(TEST, self.config.test.seed)
         episodes = list(fixed(source, count=count, seed=seed, batch=self.chunk))
-        rows = {name: report(*each) for name, each in self._of_inputs(episodes)}
+        rows = {name: metrics.report(*each) for name, each in self._of_inputs(episodes)}
         certain = {name: {"accuracy": row["accuracy"]} for name, row in rows.items() if name.startswith(NEIGHBOUR)}
         rows |= certain  # a neighbour gives no probabilities
         if self._has_prototypes(model):
             predict = self.tester(model, self.beside_prototypes)
             T = fit_temperature(*_over(self._validation_tasks(self.ways, shots), predict), cautious=True)
             p, y, mask = _over(episodes, predict)
-            rows[PROTOTYPE] = report(tempered(p, T), y, mask)
+            rows[PROTOTYPE] = metrics.report(tempered(p, T), y, mask)
         return rows
 
     def _of_inputs(self, episodes: list[Task]) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
@@ -507,55 +508,6 @@ def _vectors(data: Labelled) -> bool:
 def _starts_from_bundled(config: Config) -> bool:
     """Whether weights start as those of a model that comes with the package; a tuned network has a stage of its own."""
     return bool(config.model.pretrained) and config.model.backbone != "tuned"
-
-
-def _check_network(config: Config) -> None:
-    """Pictures and vectors each have networks of their own, and some methods compare maps or classify all classes."""
-    vectors, backbone, method = config.tasks.name == EMBEDDINGS, config.model.backbone, config.method
-    if vectors and backbone not in ("embedded", "mlp"):
-        raise ValueError(f"model.backbone must be embedded or mlp on embeddings; got {backbone!r}.")
-    if vectors and method in (*TRANSFER, "relation-net"):
-        raise ValueError(f"{method} learns from pictures; on embeddings take logistic-regression or proto-net.")
-    if not vectors and backbone in ("embedded", "mlp"):
-        raise ValueError(f"model.backbone = {backbone} takes vectors; images need conv4, strided-conv4 or resnet12.")
-    if backbone == "tuned" and method not in TUNED:
-        raise ValueError(f"a tuned network learns with {', '.join(TUNED)}; got {method}.")
-
-
-def _check_shifts(config: Config) -> None:
-    """Refuses shifts that there are not, or not of such pictures."""
-    allowed = OF_CHARACTERS if config.tasks.channels == 1 else OF_PHOTOGRAPHS
-    if strange := [name for name in config.test.shifts if name not in allowed or config.tasks.name == EMBEDDINGS]:
-        raise ValueError(f"test.shifts of these pictures may be {', '.join(allowed)}; got {', '.join(strange)}.")
-
-
-def _check_likelihood(config: Config, ways: int) -> None:
-    """Baselines bring their own likelihood; that of the others must tell the classes of a task apart."""
-    if config.method in BOUND:
-        likelihood = build.likelihood(replace(config, tasks=replace(config.tasks, ways=ways)))
-        if not isinstance(likelihood, ClassLikelihood):
-            raise ValueError(f"classification needs a likelihood of classes; got {config.model.likelihood!r}.")
-        if likelihood.classes != ways:
-            raise ValueError(
-                f"model.likelihood = {config.model.likelihood} tells {likelihood.classes} classes apart; "
-                f"got tasks of {ways} ways."
-            )
-
-
-def report(p: Tensor, y: Tensor, mask: Tensor) -> dict[str, Any]:
-    """Accuracy, NLL and Brier score with their intervals over episodes, ECE and the reliability curve."""
-    curve = metrics.reliability(p, y, mask)
-    return {
-        "accuracy": metrics.over_episodes(metrics.accuracy(p, y, mask))._asdict(),
-        "nll": metrics.over_episodes(metrics.nll(p, y, mask))._asdict(),
-        "brier": metrics.over_episodes(metrics.brier(p, y, mask))._asdict(),
-        "ece": curve.ece,
-        "reliability": {
-            "confidence": [None if c != c else c for c in curve.confidence.tolist()],
-            "accuracy": [None if a != a else a for a in curve.accuracy.tolist()],
-            "points": curve.points.tolist(),
-        },
-    }
 
 
 def _seed(stream: int, seed: int) -> int:
