@@ -68,7 +68,7 @@ def make(
     missing = {name: run for name, (run, recorded) in wanted.items() if not recorded}
     if not study.models:
         missing = _copy_recorded(missing, book)
-    configs = {name: _moved(run.config, device) for name, run in missing.items()}
+    configs = {name: run.config.on(device or run.config.device) for name, run in missing.items()}
     if any(config.device.startswith("cuda") for config in configs.values()) and not torch.cuda.is_available():
         raise ValueError(
             f"missing runs of {study.name} need a GPU ({len(missing)} in all), and PyTorch sees none here. `--device "
@@ -126,8 +126,8 @@ def recorded(found: store.Records, name: str, config: Config) -> bool:
     there = store.config(found[name]) if name in found else None
     if there is None:
         return False
-    config = _moved(config, "cpu")
-    return _moved(there, "cpu") in (config, replace(config, test=replace(config.test, temperature=False)))
+    config = config.on("cpu")
+    return there.on("cpu") in (config, replace(config, test=replace(config.test, temperature=False)))
 
 
 def merge(files: Iterable[Path], records: Path) -> dict[str, int]:
@@ -193,13 +193,6 @@ def quickened(config: Config) -> Config:
     return override(config, changes)
 
 
-def _moved(config: Config, device: str | None) -> Config:
-    """The same run on another device; a CPU has single precision only."""
-    if device is None:
-        return config
-    return replace(config, device=device, precision="float32" if device == "cpu" else config.precision)
-
-
 def _fraction(part: str) -> tuple[int, int]:
     index, _, count = part.partition("/")
     if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
@@ -245,7 +238,9 @@ def _trained(missing: dict[str, Config], out: Path) -> dict[str, Path]:
                 trainings[path.parent] = read(path)
     found = {}
     for name, config in missing.items():
-        same = (folder for folder, other in trainings.items() if replace(other, test=config.test) == config != other)
+        wanted = config.on("cpu")  # wherever it was trained
+        others = ((folder, other.on("cpu")) for folder, other in trainings.items())
+        same = (folder for folder, other in others if replace(other, test=config.test) == wanted != other)
         if folder := next(same, None):
             found[name] = folder
     return found

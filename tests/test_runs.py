@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_run_that_somebody_is_at_work_on_is_waited_for(here, tmp_path, monkeyp
     assert polls == [1, 1, 1, 2] and finished == ["b", "a"]
 
 
-def test_a_trained_model_is_tested_otherwise_without_training_it_again(here, tmp_path):
+def test_a_trained_model_is_tested_otherwise_without_training_it_again(here, tmp_path, monkeypatch):
     """The record of the second test is what a run of its own would have had, and its folder holds no checkpoint."""
     first, again = tiny.sinusoid(), tiny.sinusoid(test__shots=[1, 2, 4])
     runs.run_all({"first": first}, tmp_path, quiet=True)
@@ -103,6 +104,12 @@ def test_a_trained_model_is_tested_otherwise_without_training_it_again(here, tmp
     run_folder.pack(tmp_path / "first", tmp_path / "packed")  # which has no lines of its training any more
     packed = retest(again, tmp_path / "of-packed", tmp_path / "packed", quiet=True)
     assert packed["training_seconds"] == result["training_seconds"] and packed["validation"] == result["validation"]
+    known = run_folder.chosen(tmp_path / "first")
+    on_a_gpu = known._replace(config=replace(known.config, device="cuda"))
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder, "chosen", lambda folder: on_a_gpu)
+        elsewhere = retest(again, tmp_path / "from-a-gpu", tmp_path / "first", quiet=True)
+    assert elsewhere["evaluation"] == result["evaluation"] and elsewhere["config"]["device"] == "cpu"
     other = tiny.sinusoid(train__lr=0.5)
     with pytest.raises(runs.RunFailed, match="trained under another config"):
         runs.run_all({"other": other}, tmp_path, quiet=True, trained={"other": tmp_path / "first"})

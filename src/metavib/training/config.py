@@ -9,7 +9,7 @@ Nothing here imports PyTorch, so that `metavib --help` can name experiments and 
 
 import json
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -525,6 +525,19 @@ class Config:
 
         check_beta(self.train.beta, dirac=self.method in DIRAC)
         self._check_beta_psi()
+
+    def on(self, device: str) -> "Config":
+        """The same run on another device; formats of numbers that a GPU alone computes fast in are float32 on a CPU.
+
+        Example:
+            >>> from metavib.training.recipes import recipe
+            >>> from dataclasses import replace
+            >>> config = replace(recipe("cub", "gp-vib"), device="cuda", precision="bf16")
+            >>> config.on("cpu").precision, config.on("cpu") == recipe("cub", "gp-vib")
+            ('float32', True)
+        """
+        precision = "float32" if device == "cpu" and self.precision in ("tf32", "bf16") else self.precision
+        return replace(self, device=device, precision=precision)
 
     @property
     def frozen(self) -> bool:

@@ -100,7 +100,7 @@ def retest(config: Config, folder: Path, trained: Path, *, resume: bool = False,
     """Tests the model of a finished run in another way, as a run of its own; nothing is trained.
 
     Args:
-        config: that of the finished run but for its section `test`.
+        config: that of the finished run but for its section `test`, and maybe for its device.
         folder: the new run folder.
         trained: the folder of the finished run.
         resume: return the record that is in the folder, if there is one.
@@ -111,7 +111,7 @@ def retest(config: Config, folder: Path, trained: Path, *, resume: bool = False,
     if known := _finished(config, folder):
         return known
     chosen = run_folder.chosen(trained)
-    if replace(chosen.config, test=config.test) != config:
+    if replace(chosen.config, test=config.test).on("cpu") != config.on("cpu"):
         raise ValueError(f"{trained} was trained under another config than this one: its test alone may differ.")
     run_folder.begin(config, folder)
     model = run_folder.selected(trained, device=config.device)
