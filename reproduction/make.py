@@ -9,6 +9,7 @@ trained again that another study has trained and tests otherwise.
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,11 @@ def plan(
     patterns = [pattern.strip() for pattern in only.split(",")]
     for pattern in filter(None, patterns):
         if not any(fnmatchcase(name, pattern) for name in runs):
-            raise ValueError(f"no run of {study.name} is called {pattern!r}; there are {', '.join(runs)}.")
+            near = ", ".join(get_close_matches(pattern, runs, n=3, cutoff=0.0))
+            raise ValueError(
+                f"no run of {study.name} is called {pattern!r}; the nearest are {near}, and `--list` without `--only` "
+                f"shows all {len(runs)}."
+            )
     index, count = _fraction(part)
     chosen = [name for name in runs if any(fnmatchcase(name, pattern) for pattern in patterns)][index::count]
     found, wanted = store.read(records / study.book), {}
