@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metavib import kernels, likelihoods
 from metavib.encoders import (
+    ClassEncoder,
     ComposedEncoder,
     Descent,
     ExactSites,
@@ -22,11 +23,12 @@ from metavib.encoders import (
     GPEncoder,
     GradientEncoder,
     SimplifiedSites,
+    UnitSites,
 )
-from metavib.methods import gp_maml, gp_vib, maml, stochastic_gp_maml, stochastic_maml
+from metavib.methods import gaussian_classes, gp_maml, gp_vib, maml, stochastic_gp_maml, stochastic_maml
 from metavib.model import Model
 from metavib.networks import MLP
-from metavib.posteriors import DiagonalNormal, Dirac, Dual, EachPoint, Joint, Primal
+from metavib.posteriors import DiagonalNormal, Dirac, Dual, DualClasses, EachPoint, Joint, Primal, PrimalClasses
 from metavib.priors import FunctionPrior, WeightPrior
 from metavib.tasks import Examples, Task, examples, task
 from metavib.tasks.inputs import Inputs
@@ -74,6 +76,7 @@ LIKELIHOODS = [
 
 SITES = [
     case(ExactSites),
+    case(UnitSites),
     case(SimplifiedSites, lambda: SimplifiedSites(m=1.3, s=0.5)),
     case(FullSites, lambda: FullSites(FEATURES)),
     case(GeneralSites, lambda: GeneralSites(FEATURES, hidden=5)),
@@ -167,6 +170,11 @@ def _models() -> list[Case]:
             lambda: maml(backbone(), gaussian(), descent=descent(first_order=True)),
             "maml first order",
         ),
+        case(
+            ClassEncoder,
+            lambda: gaussian_classes(backbone(), kernels.Cosine(bias=True), CLASSES),
+            "gaussian-classes",
+        ),
     ]
     return found
 
@@ -174,7 +182,7 @@ def _models() -> list[Case]:
 MODELS = _models()
 ENCODERS = {m.cls for m in MODELS}
 PRIORS = {FunctionPrior, WeightPrior}
-POSTERIORS = {Dual, Primal, EachPoint, Dirac, DiagonalNormal, Joint}
+POSTERIORS = {Dual, Primal, DualClasses, PrimalClasses, EachPoint, Dirac, DiagonalNormal, Joint}
 
 
 def build(model: Case, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Model:

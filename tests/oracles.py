@@ -157,3 +157,27 @@ def panels(centres: list[tuple[float, float]], low: float, high: float) -> tuple
     x, w = np.polynomial.legendre.leggauss(20)
     half = np.diff(edges)[:, None] / 2
     return ((edges[:-1, None] + half) + half * x).ravel(), (half * w).ravel()
+
+
+def gaussian_classes(
+    z: Array, y: Array, w: Array, x: Array, ways: int, *, kappa: float, variance: float, nu: float, dimensions: float
+) -> Array:
+    """Latent values of Gaussian classes at x, point by point and class by class, with matrices written out."""
+    M, counts = z.shape[1], [w[y == n].sum() for n in range(ways)]
+    scatter, seen = np.zeros((M, M)), 0
+    for n in range(ways):
+        own, weight = z[y == n], w[y == n]
+        if len(own):
+            seen += 1
+            centre = (weight[:, None] * own).sum(0) / weight.sum()
+            for point, each in zip(own, weight, strict=True):
+                scatter += each * np.outer(point - centre, point - centre)
+    sigma = (nu * variance * np.eye(M) + scatter) / (nu + max(0.0, sum(counts) - seen))
+    f = np.zeros((len(x), ways))
+    for n in range(ways):
+        mean = (w[y == n, None] * z[y == n]).sum(0) / (kappa + counts[n])
+        rho = 1 + 1 / (kappa + counts[n])
+        for i, point in enumerate(x):
+            d = point - mean
+            f[i, n] = -0.5 * (d @ np.linalg.inv(sigma) @ d / rho + dimensions * np.log(rho))
+    return f

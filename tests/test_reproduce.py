@@ -177,7 +177,9 @@ def test_patterns_pick_columns_methods_shots_and_seeds(tmp_path):
     ]
     assert len(picked("*/dkt-linear-5-*")) == 4 and len(picked("*/dkt-linear-5-*", seeds=2)) == 8
     assert picked("") == []
-    with pytest.raises(ValueError, match="no run of table-2 is called 'cup/[*]'; the nearest are .*cub/.*--list.* shows all"):
+    with pytest.raises(
+        ValueError, match="no run of table-2 is called 'cup/[*]'; the nearest are .*cub/.*--list.* shows all"
+    ):
         picked("cub/*,cup/*")
 
 

@@ -86,9 +86,10 @@ def test_before_the_first_step_it_is_the_route_over_frozen_features(stage, tmp_p
     vectors, _ = embedded(network, pictures(), ours.tasks, [View(40, mirror=True)], episodes=6)
     write_embeddings(tmp_path / "vectors.npz", vectors)
     same = {name: value for name, value in SMALL.items() if not name.startswith(("model.v", "model.mi", "tasks.size"))}
+    one = {"tasks.shots": 1, "tasks.min_shots": None}  # Gaussian classes learn from classes of several sizes
     frozen = override(
         recipes.improved("embeddings", method, shots=1, kernel="cosine"),
-        same | {"train.splits": 1, "tasks.features": [str(tmp_path / "vectors.npz")], "tasks.augment": False},
+        same | one | {"train.splits": 1, "tasks.features": [str(tmp_path / "vectors.npz")], "tasks.augment": False},
     )
     frozen = embeddings.resolve(frozen)
     beside = Classification(frozen, vectors)
@@ -201,7 +202,9 @@ def test_behind_a_network_that_stays_as_it_is_a_handful_of_numbers_learn(stage, 
     known = run_folder.chosen(tmp_path / "run").temperature
     found = world.evaluate(trained, temperature=known, quiet=True)
     assert [row["shots"] for row in found["rows"]] == [1, 2] and all("obvious" in row for row in found["rows"])
-    assert bool(known.likeness) == (method == "gp-vib")  # of which a memory tells how alike classes are
+    assert bool(known.likeness) == (
+        method in ("gp-vib", "gaussian-classes")
+    )  # of which a memory tells how alike classes are
 
 
 def test_temperatures_by_likeness_are_the_same_in_validation_in_the_test_and_in_use(stage):

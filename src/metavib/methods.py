@@ -7,9 +7,11 @@ r"""The methods, as choices of prior, encoder and likelihood (THEORY.md, section
 | GP-VIB          | functions       | GP posterior from sites     | GP(0, k)       |
 | GP+MAML         | weights, functions | Dirac times GP posterior | GP(0, k_psi)   |
 | stochastic GP+MAML | weights, functions | Gaussian times GP posterior | N(theta, diag(s)), GP(0, k_psi) |
+| Gaussian classes | class means    | exact Gaussian posterior    | N(0, sigma^2 / kappa) |
 """
 
 from metavib.encoders import (
+    ClassEncoder,
     ComposedEncoder,
     Descent,
     GaussianComposedEncoder,
@@ -18,8 +20,8 @@ from metavib.encoders import (
     GradientEncoder,
     SiteEncoder,
 )
-from metavib.kernels import Kernel
-from metavib.likelihoods import Likelihood
+from metavib.kernels import ExplicitKernel, Kernel
+from metavib.likelihoods import Likelihood, Softmax
 from metavib.model import Model
 from metavib.networks import Backbone
 from metavib.networks.weights import Variances
@@ -42,6 +44,29 @@ def gp_vib(backbone: Backbone, kernel: Kernel, sites: SiteEncoder, likelihood: L
         torch.Size([1, 1])
     """
     return Model(FunctionPrior(backbone, kernel), GPEncoder(sites), likelihood)
+
+
+def gaussian_classes(backbone: Backbone, kernel: ExplicitKernel, ways: int) -> Model:
+    r"""Classes that are Gaussian in the space of a kernel's embeddings (THEORY.md, section 11a): our own method.
+
+    The classes of a task may have any numbers of points, and its predictions say what these are worth.
+
+    Args:
+        backbone: the network.
+        kernel: makes embeddings of its features; one that brings all to the same length suits best.
+        ways: classes of a task.
+
+    Example:
+        >>> import torch
+        >>> from metavib import kernels, methods, networks
+        >>> from metavib.tasks import examples, task
+        >>> model = methods.gaussian_classes(networks.MLP(2, ()), kernels.Cosine(learn_scale=False), ways=2)
+        >>> support = examples([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], [0, 0, 1])
+        >>> f = model(task(support, examples([[1.0, 0.2]], [0]))).f
+        >>> f.argmax(-1).tolist()
+        [0]
+    """
+    return Model(FunctionPrior(backbone, kernel), ClassEncoder(), Softmax(ways))
 
 
 def maml(backbone: Backbone, likelihood: Likelihood, *, descent: Descent) -> Model:

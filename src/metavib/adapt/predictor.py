@@ -4,7 +4,7 @@ Both kinds have the same verbs (predict, update, merge, forget, save) and differ
 
 | | `Memorised` | `Conditioned` |
 | --- | --- | --- |
-| for | GP-VIB with an explicit kernel and features of each point by itself | every other method |
+| for | GP-VIB and Gaussian classes with an explicit kernel and features of each point by itself | every other method |
 | keeps | the memory of its points, of constant size | its points |
 | an update | one pass of the new points, $M^2$ additions each | keeps them; free |
 | a prediction | $M^2$ a point, after one factorisation, $M^3/3$, when first asked | encodes the whole support anew |
@@ -28,6 +28,7 @@ from metavib.adapt.points import Batch, Support
 from metavib.adapt.trained import Trained
 from metavib.likelihoods import Softmax
 from metavib.likelihoods.prediction import Prediction
+from metavib.posteriors.classes import GaussianClasses
 from metavib.posteriors.functions import Primal
 from metavib.posteriors.memory import Labels, TaskMemory, union
 
@@ -245,8 +246,8 @@ class Memorised(Predictor):
         return self.memory.event
 
     @cached_property
-    def posterior(self) -> Primal:
-        """q(f | D_t) of the classes that have points, with its KL and evidence; factorised when first asked for."""
+    def posterior(self) -> Primal | GaussianClasses:
+        """q(Z | D_t), with its KL; factorised when first asked for."""
         return self._trained.posterior(self.memory)
 
     @cached_property

@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from metavib.adapt.points import Batch, Support, distinct, plain_labels
 from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
-from metavib.encoders import GPEncoder
+from metavib.encoders import AdditiveEncoder, GPEncoder
 from metavib.groups import Shares
 from metavib.groups.shares import EachClass
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Bernoulli, ClassLikelihood, Likelihood, RealLikelihood, Softmax, ordered
 from metavib.likelihoods.prediction import ClassPrediction, Prediction, RealPrediction
-from metavib.marginals import Marginals, Normal, Student
+from metavib.marginals import Marginals, Normal, Point, Student
 from metavib.model import Model
 from metavib.networks.norm import TaskNorm
+from metavib.posteriors.classes import GaussianClasses
 from metavib.posteriors.functions import Primal
 from metavib.posteriors.memory import Labels, TaskMemory, empty_memory, likeness
 from metavib.priors import FunctionPrior, WeightPrior
@@ -99,9 +100,9 @@ class Trained:
     def _weight(self, weight: Any, points: int) -> Tensor:
         """Checked weights of points, which divide the variances of their sites."""
         encoder = self.model.encoder
-        if not isinstance(encoder, GPEncoder | EachClass):
+        if not isinstance(encoder, AdditiveEncoder | EachClass):
             raise ValueError(
-                f"points have weights where each has a site of its own, under GP-VIB; {type(encoder).__name__} has "
+                f"points have weights where each has a site of its own, as under GP-VIB; {type(encoder).__name__} has "
                 "none. Leave the weights out, or repeat points."
             )
         found = torch.as_tensor(weight, dtype=torch.float64, device=self.device).clone()
@@ -240,7 +241,7 @@ class Trained:
         if not len(y):
             return blank
         encoder, likelihood = self.model.encoder, self.sized(self.model.likelihood, classes)
-        assert isinstance(encoder, GPEncoder)
+        assert isinstance(encoder, AdditiveEncoder)
         support, softmax = Examples(points.x, y, _all_real(points.x)), isinstance(likelihood, Softmax)
         options: Any = {"part": _at_once(points.x), "dtype": torch.float64, "by_class": softmax}
         options |= {"weight": points.weight}
@@ -264,11 +265,13 @@ class Trained:
         assert isinstance(prior, FunctionPrior)
         return prior.features_of(Points(x, _all_real(x)))
 
-    def posterior(self, memory: TaskMemory) -> Primal:
-        """q(f | D_t) of a memory, of the classes that have points."""
-        posterior = Primal(self._gp()[1], memory.signed())
-        if not bool(posterior.w.isfinite().all()):  # where a failed factorisation does not raise by itself: on a GPU
-            raise ValueError("A + I could not be factorised: the memory is not that of any points. Adapt anew.")
+    def posterior(self, memory: TaskMemory) -> Primal | GaussianClasses:
+        """q(Z | D_t) of a memory."""
+        encoder = self.model.encoder
+        assert isinstance(encoder, AdditiveEncoder)
+        posterior = encoder.recall(self._gp()[1], memory)
+        if not posterior.finite:  # where a failed factorisation does not raise by itself: on a GPU
+            raise ValueError("the memory could not be factorised: it is not that of any points. Adapt anew.")
         return posterior
 
     def _gp(self) -> tuple[FunctionPrior, ExplicitKernel]:
@@ -278,18 +281,18 @@ class Trained:
 
     # Predictions
 
-    def marginals(self, posterior: Primal, x: Tensor, seen: Sequence[bool] = ()) -> Normal | Student:
+    def marginals(self, posterior: Primal | GaussianClasses, x: Tensor, seen: Sequence[bool] = ()) -> Marginals:
         """q(f) at some inputs; that of a class without points is its prior."""
         return self.marginals_at(posterior, self.all_features(x), seen)
 
     @torch.no_grad()
-    def marginals_at(self, posterior: Primal, phi: Tensor, seen: Sequence[bool] = ()) -> Normal | Student:
+    def marginals_at(self, posterior: Primal | GaussianClasses, phi: Tensor, seen: Sequence[bool] = ()) -> Marginals:
         """q(f) at inputs with some features."""
         _, kernel = self._gp()
 
-        def of(phi: Tensor) -> Normal | Student:
+        def of(phi: Tensor) -> Marginals:
             q = posterior.marginals(phi)
-            if all(seen):
+            if all(seen) or isinstance(q, Point):  # which has the classes without points in it
                 return q
             var = kernel.diagonal(kernel.embed(phi)).unsqueeze(-1)
             whole = _completed(q, Normal(var.new_zeros(*var.shape[:-1], len(seen)), var), seen)

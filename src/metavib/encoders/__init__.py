@@ -1,5 +1,7 @@
 """q(Z | D_t): from a support set to a posterior."""
 
+from metavib.encoders.additive import AdditiveEncoder as AdditiveEncoder
+from metavib.encoders.classes import ClassEncoder as ClassEncoder
 from metavib.encoders.composed import ComposedEncoder as ComposedEncoder
 from metavib.encoders.composed import GaussianComposedEncoder as GaussianComposedEncoder
 from metavib.encoders.encoder import Encoder as Encoder
@@ -13,3 +15,4 @@ from metavib.encoders.sites import FullSites as FullSites
 from metavib.encoders.sites import GeneralSites as GeneralSites
 from metavib.encoders.sites import SimplifiedSites as SimplifiedSites
 from metavib.encoders.sites import SiteEncoder as SiteEncoder
+from metavib.encoders.sites import UnitSites as UnitSites

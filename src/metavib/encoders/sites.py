@@ -107,6 +107,27 @@ class ExactSites(SiteEncoder):
         return Sites(likelihood.targets(y).to(phi.dtype), lift(likelihood.noise(), 1))
 
 
+class UnitSites(SiteEncoder):
+    r"""$m_j = Y_j$, $s_j = 1$: nothing is learned, and each point counts once.
+
+    Sums over such sites are numbers and sums of points: what encoders know that look at the points of a class
+    themselves (`metavib.encoders.classes.ClassEncoder`).
+
+    Example:
+        >>> import torch
+        >>> from metavib.encoders import UnitSites
+        >>> from metavib.likelihoods import Softmax
+        >>> y = torch.tensor([0, 2])
+        >>> UnitSites()(torch.zeros(2, 4), y, torch.ones(2, dtype=torch.bool), Softmax(3)).m.tolist()
+        [[1.0, -1.0, -1.0], [-1.0, -1.0, 1.0]]
+    """
+
+    def sites(self, phi: Tensor, y: Tensor, likelihood: Likelihood) -> Sites:
+        """The targets, with variances of one."""
+        m = likelihood.targets(y).to(phi.dtype)
+        return Sites(m, torch.ones_like(m[..., 0]))
+
+
 class SimplifiedSites(SiteEncoder):
     r"""$m = y\, \tilde m$, $s = \sigma^2$ with two learned scalars: the paper's default in classification.
 

@@ -1,5 +1,9 @@
 """q(Z | D_t): what is known of a task after its support set."""
 
+from metavib.posteriors.classes import DualClasses as DualClasses
+from metavib.posteriors.classes import GaussianClasses as GaussianClasses
+from metavib.posteriors.classes import PrimalClasses as PrimalClasses
+from metavib.posteriors.classes import Scatter as Scatter
 from metavib.posteriors.functions import Dual as Dual
 from metavib.posteriors.functions import EachPoint as EachPoint
 from metavib.posteriors.functions import Primal as Primal

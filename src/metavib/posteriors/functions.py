@@ -127,6 +127,11 @@ class Primal(Posterior):
         self.L_b = self.factor.solve(memory.b)  # L^-1 b
         self.w = self.factor.solve_transposed(self.L_b)  # (A + I)^-1 b
 
+    @property
+    def finite(self) -> bool:
+        """Whether its means are numbers, as those of all points are."""
+        return bool(self.w.isfinite().all())
+
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Normal | Student:
         r"""$\mu_* = z_*^\top w$, $v_* = z_*^\top (A+I)^{-1} z_*$ at features x (eq. 12)."""
         z = self.kernel.embed(x).double()

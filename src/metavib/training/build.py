@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metavib import baselines, groups, methods
 from metavib.encoders import Descent, ExactSites, FullSites, GeneralSites, SimplifiedSites, SiteEncoder
-from metavib.kernels import RBF, BNCosine, Cosine, Kernel, Linear, Matern32, Matern52
+from metavib.kernels import RBF, BNCosine, Cosine, ExplicitKernel, Kernel, Linear, Matern32, Matern52
 from metavib.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax, StudentT
 from metavib.model import Model
 from metavib.networks import MLP, Backbone, Conv4, ResNet12, StridedConv4, repeats
@@ -19,7 +19,7 @@ from metavib.networks.embedded import Embedded
 from metavib.networks.tuned import Tuned
 from metavib.networks.weights import Network
 from metavib.objective import Objective, predictive, vib
-from metavib.training.config import AUTO, BOUND, HIERARCHICAL, TRANSFER, Config, ModelConfig
+from metavib.training.config import AUTO, BOUND, CLASSES, HIERARCHICAL, TRANSFER, Config, ModelConfig
 from metavib.training.engine import allocator
 from metavib.training.resplit import OverSplits
 
@@ -48,7 +48,10 @@ def model(config: Config, *, weight_samples: int = 1) -> Model:
     with torch.random.fork_rng(devices=[]):  # PyTorch's initialisers draw from the global generator
         torch.manual_seed(config.seed)
         phi = backbone(config)
-        built = _bound(config, phi, weight_samples) if config.method in BOUND else _baseline(config, phi)
+        if config.method == CLASSES:
+            built = _classes(config, phi)
+        else:
+            built = _bound(config, phi, weight_samples) if config.method in BOUND else _baseline(config, phi)
         return in_precision(built, config.precision)
 
 
@@ -146,6 +149,17 @@ def _bound(config: Config, phi: Backbone, weight_samples: int) -> Model:
         return methods.gp_maml(phi, k, q, p_y, **inner)
     own: Any = {"beta_psi": config.train.beta_psi, "variance": options.weight_variance, "samples": weight_samples}
     return methods.stochastic_gp_maml(phi, k, q, p_y, **inner, **own)
+
+
+def _classes(config: Config, phi: Backbone) -> Model:
+    """A scale of embeddings would be one of their variance, which is learned."""
+    space = kernel(replace(config.model, bias=False, learn_scale=False, scale=1.0), phi.features)
+    if not isinstance(space, ExplicitKernel):
+        raise ValueError(
+            f"{CLASSES} lie in a space of features: model.kernel must be cosine, linear or bn-cosine; got "
+            f"{config.model.kernel!r}."
+        )
+    return methods.gaussian_classes(phi, space, config.tasks.ways)
 
 
 def _baseline(config: Config, phi: Backbone) -> Model:

@@ -18,6 +18,8 @@ from metavib.training.fields import from_dict
 
 GRADIENT = ("maml", "stochastic-maml", "gp-maml")
 BOUND = ("gp-vib", *GRADIENT)
+CLASSES = "gaussian-classes"
+"""The method of the bound that is for classes alone."""
 TRANSFER = ("feature-transfer", "baseline++")
 BASELINES = (
     *TRANSFER,
@@ -28,7 +30,7 @@ BASELINES = (
     "logistic-regression",
     "dkt",
 )
-METHODS = (*BOUND, *BASELINES)
+METHODS = (*BOUND, CLASSES, *BASELINES)
 """Methods that are trained in steps."""
 HIERARCHICAL = "hierarchical"
 """The method of tables that takes no steps: a hierarchical prior, learned by the evidence of all groups at once."""
@@ -36,10 +38,10 @@ HIERARCHICAL = "hierarchical"
 DIRAC = ("maml", *BASELINES)
 """Methods whose encoder is a point mass, so that only beta = 0 makes sense."""
 
-SPLIT_ANEW = ("gp-vib", "proto-net", "relation-net")
+SPLIT_ANEW = ("gp-vib", CLASSES, "proto-net", "relation-net")
 """Methods whose tasks can be split into support and query several times after one pass through the network."""
 
-TUNED = ("gp-vib", "proto-net", "dkt")
+TUNED = ("gp-vib", CLASSES, "proto-net", "dkt")
 """Methods that can train a network of the supervised stage further."""
 
 AUTO = "auto"
@@ -418,10 +420,10 @@ class Config:
     """The method, and where and how often it is trained.
 
     Args:
-        method: one of gp-vib, maml, stochastic-maml and gp-maml; on tables also hierarchical, which learns a function
-            that all groups share and how far a group's own may differ, without steps, so that no field of `train` and
-            none of the network counts; or a baseline: feature-transfer, baseline++, matching-net,
-            proto-net, relation-net, nearest-centroids, logistic-regression or dkt.
+        method: one of gp-vib, maml, stochastic-maml and gp-maml; for classes also gaussian-classes; on tables also
+            hierarchical, which learns a function that all groups share and how far a group's own may differ, without
+            steps, so that no field of `train` and none of the network counts; or a baseline: feature-transfer,
+            baseline++, matching-net, proto-net, relation-net, nearest-centroids, logistic-regression or dkt.
         seed: decides weights and training tasks.
         repeats: number of independent trainings side by side, each with weights and tasks of its own.
         device: where to compute: cpu or cuda.

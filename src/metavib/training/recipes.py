@@ -9,6 +9,7 @@ from typing import Any
 
 from metavib.training.config import (
     AUTO,
+    CLASSES,
     CLASSIFICATION,
     EMBEDDINGS,
     EXPERIMENTS,
@@ -33,9 +34,10 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
         experiment: one of `metavib.training.protocols.EXPERIMENTS`.
         method: one of `metavib.training.config.METHODS`, or hierarchical, on tables.
         shots: K; decides the length of training and the queries in some protocols.
-        kernel: of the GP methods; None for cosine on pictures of one's own and on `characters`, linear elsewhere.
+        kernel: of the GP methods; None for cosine on pictures of one's own, on `characters` and of Gaussian classes,
+            linear elsewhere.
     """
-    kernel = kernel or ("cosine" if experiment in _OWN else "linear")
+    kernel = kernel or ("cosine" if experiment in _OWN or method == CLASSES else "linear")
     if experiment not in EXPERIMENTS:
         hint = f" For a table: `metavib train table {experiment}`." if experiment.endswith((".csv", ".parquet")) else ""
         raise ValueError(f"experiment must be one of {', '.join(EXPERIMENTS)}; got {experiment!r}.{hint}")
@@ -619,9 +621,17 @@ _FEW_NUMBERS_GP: Changes = {
 }
 
 
+SEVERAL = 5  # points of a class at most, in tasks whose classes have different numbers of them
+
+
 def _few_numbers(config: Config) -> Changes:
+    """A handful of numbers of the features and of the head; those of Gaussian classes hold for any number of points."""
+    tasks = config.tasks
+    most = max(SEVERAL, tasks.shots)
+    several = {"tasks.shots": most, "tasks.min_shots": 1, "tasks.queries": tasks.shots + tasks.queries - most}
     own: dict[str, Changes] = {
         "gp-vib": _FEW_NUMBERS_GP,
+        CLASSES: several | {"test.shots": [tasks.shots]},
         "proto-net": {"train.lr": 0.1},  # squared distances of 640 numbers are large at the start: far to go
     }
     return _FEW_NUMBERS | own.get(config.method, {})

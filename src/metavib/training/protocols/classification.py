@@ -23,7 +23,7 @@ from metavib.data import Labelled, Splits
 from metavib.data.augmentations import Transform, unit
 from metavib.data.labelled import concatenate
 from metavib.data.shifts import shifted
-from metavib.encoders import GPEncoder, SimplifiedSites
+from metavib.encoders import AdditiveEncoder, GPEncoder, SimplifiedSites, UnitSites
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.marginals import Normal
@@ -38,7 +38,7 @@ from metavib.tasks.inputs import points
 from metavib.tasks.source import TaskSource
 from metavib.tasks.task import Examples, Task
 from metavib.training import build, bundled, metrics
-from metavib.training.config import BOUND, TRANSFER, Config
+from metavib.training.config import BOUND, CLASSES, TRANSFER, Config
 from metavib.training.engine.compile import Work, compiled
 from metavib.training.engine.graph import replayed
 from metavib.training.protocols.combined import check_likelihood, check_network, check_shifts
@@ -158,7 +158,8 @@ class Classification(Experiment):
         r = self._likeness_in_validation(model) if self._knows_likeness(model) else None
         columns = [t.chunk(len(shots)) for t in (*found, *([] if r is None else [r]))]
         tasks = {k: Outcomes(*part) for k, *part in zip(shots, *columns, strict=True)}
-        own = self.config.method in BOUND  # the scale of other methods' probabilities means nothing at other shots
+        # The scale of other methods' probabilities means nothing at other shots.
+        own = self.config.method in (*BOUND, CLASSES)
         best = fitted(tasks, power=trust(self.splits.validation.classes) if own else 1.0)
         under = {k: tempered(part.p, best.of(k, part.r).reshape(-1, 1, 1)) for k, part in tasks.items()}
         nll = torch.cat([metrics.nll(under[k], part.y, part.mask) for k, part in tasks.items()]).mean()
@@ -433,9 +434,11 @@ class Classification(Experiment):
     def _knows_likeness(self, model: Model) -> bool:
         """Whether the temperature may depend on it: tasks show pictures of several kinds, and a memory knows it."""
         encoder, prior = model.encoder, model.prior
-        if not (self.config.tasks.spoilt and isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)):
+        if not (self.config.tasks.spoilt and isinstance(encoder, AdditiveEncoder) and isinstance(prior, FunctionPrior)):
             return False
-        return isinstance(encoder.sites, SimplifiedSites) and encoder.obstacle(prior, model.likelihood) is None
+        return (
+            isinstance(encoder.sites, SimplifiedSites | UnitSites) and encoder.obstacle(prior, model.likelihood) is None
+        )
 
     def _has_prototypes(self, model: Model) -> bool:
         """Whether nearest prototypes of a model's features stand beside it: of pictures to be used, not compared."""

@@ -199,6 +199,8 @@ def _sizes(config: Config, counts: Counts, said: Collection[str]) -> dict[str, A
     if config.method in TRANSFER:
         return changes | {"model.classes": counts.training_classes(ways)}
     images = min(shots + tasks.queries, max(counts.train))
+    if tasks.min_shots is not None and "tasks.shots" not in said:  # classes have up to so many points
+        changes["tasks.shots"] = shots = max(1, min(shots, images // 2))
     changes["tasks.queries"] = max(1, images - shots)
     if config.train.splits > 1:  # a support of which nothing is missing
         changes["train.splits"] = max(1, min(images, counts.least) // shots)
