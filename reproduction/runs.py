@@ -307,7 +307,7 @@ def shift_photographs(seeds: int | None) -> Runs:
     tested = _SHIFTED | {"test.shifts": list(OF_PHOTOGRAPHS), "test.tasks": 600}
     photographs = read(bundled.folder_of("photographs") / CONFIG)
     runs = {"bundled": Run(override(photographs, tested), "bundled")}
-    for row in ("gp-vib-cosine", "proto-net"):
+    for row in ("gp-vib-cosine", "proto-net", "gaussian-classes"):
         run = _behind_photographs(row).changed("", tested)
         behind = [run.changed("ordinary", {"tasks.spoilt": [], "train.tasks": 8}), run.changed("spoilt", {})]
         runs |= {each.cell: each for each in behind}
@@ -317,6 +317,23 @@ def shift_photographs(seeds: int | None) -> Runs:
         run = run.changed("", _ON_ONE_CORE | tested)
         runs[run.cell] = run
     return runs
+
+
+def unequal(seeds: int | None) -> Runs:
+    """Methods behind the network of the bundled `photographs`, tested where all classes have as many points or not.
+
+    What is learned is the same, from ordinary pictures, and trained once.
+    """
+    runs: Runs = {}
+    for row, (variant, least) in product(("gaussian-classes", "gp-vib-cosine", "proto-net", "dkt-cosine"), UNEQUAL):
+        few = {"tasks.spoilt": [], "train.tasks": 8, "test.shots": [5, 10, 20], "test.tasks": 600}
+        run = _behind_photographs(row).changed("", few).changed(variant, {"test.min_shots": least})
+        runs[run.cell] = run
+    return runs
+
+
+UNEQUAL = (("equal", None), ("unequal", 1))
+"""Whether classes of a test task have different numbers of points, and the fewest they have then."""
 
 
 def _behind_photographs(row: str) -> Run:
@@ -407,7 +424,8 @@ def shots(seeds: int | None) -> Runs:
     for row in ("gp-vib-linear", "gp-vib-cosine"):
         run = paper_s("augmented-omniglot", row, 15).changed("", {"test.shots": [1, 2, 5, 10, 15, 25, 50, 100]})
         more[f"augmented-omniglot/{run.cell}"] = run
-    behind = [_behind_photographs(row).changed("frozen", tested) for row in ("gp-vib-cosine", "proto-net")]
+    rows = ("gp-vib-cosine", "proto-net", "gaussian-classes")
+    behind = [_behind_photographs(row).changed("frozen", tested) for row in rows]
     on_a_cpu = sinusoids | {f"mini-imagenet/{run.cell}": run for run in behind}
     return seeded({run.cell: run for run in cells} | more, lambda run: seeds or 1) | on_a_cpu
 

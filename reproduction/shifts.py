@@ -10,6 +10,7 @@ from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS
 from metavib.show.plots import COLOURS, INK, STYLE
 from reproduction.store import Record, Records
 from reproduction.tables import Grid, Row, by_line, cost, title
+from reproduction.tables import row as row_of_record
 
 PLAIN = "as in training"
 KINDS = (("metrics", ""), ("tempered_metrics", ", with a temperature"))
@@ -38,14 +39,31 @@ def _scores(lines: dict[str, Record], shots: int, note: str) -> Grid:
             cells = []
             for shift in shifts:
                 found = tests.get(shift, {}).get(kind)
-                if found is None:
-                    cells.append("not run")
-                else:
-                    accuracy, nll, ece = found["accuracy"]["mean"], found["nll"]["mean"], found["ece"]
-                    cells.append(f"{100 * accuracy:.1f}, {nll:.2f}, {100 * ece:.1f}")
+                cells.append(_in_short(found, 2))
             rows.append(Row(name + suffix, tuple(cells)))
     header = ("accuracy %, NLL, ECE %", *(shift or PLAIN for shift in shifts))
     return Grid(f"{shots}-shot", header, tuple(rows), note)
+
+
+def _in_short(found: Record | None, digits: int) -> str:
+    """Accuracy, NLL and ECE of a test."""
+    if found is None:
+        return "not run"
+    accuracy, nll, ece = found["accuracy"]["mean"], found["nll"]["mean"], found["ece"]
+    return f"{100 * accuracy:.1f}, {nll:.{digits}f}, {100 * ece:.1f}"
+
+
+def unequal(records: Records) -> list[Grid]:
+    """Accuracy, NLL and ECE by the points that classes have: all as many, or each its own number."""
+    found: dict[str, dict[tuple[bool, int], Record]] = {}
+    for record in records.values():
+        for row in record["evaluation"]["rows"]:
+            tests = found.setdefault(title(row_of_record(record)), {})
+            tests["min_shots" in row, row["shots"]] = row["metrics"]
+    columns = sorted({key for tests in found.values() for key in tests})
+    heads = (f"1 to {shots} points" if apart else f"{shots} points each" for apart, shots in columns)
+    rows = (Row(name, tuple(_in_short(tests.get(key), 3) for key in columns)) for name, tests in found.items())
+    return [Grid("", ("accuracy %, NLL, ECE %", *heads), tuple(rows), cost(records))]
 
 
 def _unknown(lines: dict[str, Record], shots: int) -> Grid:

@@ -42,6 +42,7 @@ ROWS = {
     "dkt-bn-cosine": Method("dkt", "bn-cosine", "DKT BN-cosine"),
     "nearest-centroids": Method("nearest-centroids", "linear", "nearest centroids"),
     "logistic-regression": Method("logistic-regression", "linear", "logistic regression"),
+    "gaussian-classes": Method("gaussian-classes", "cosine", "Gaussian classes"),
     "gp-vib": Method("gp-vib", "linear", "GP-VIB"),
     "gp-vib-linear": Method("gp-vib", "linear", "GP-VIB linear"),
     "gp-vib-cosine": Method("gp-vib", "cosine", "GP-VIB cosine"),

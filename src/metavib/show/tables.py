@@ -189,7 +189,9 @@ def _heads(row: dict[str, Any]) -> list[str]:
 
 
 def _sizes(row: dict[str, Any]) -> list[str]:
-    return [str(row[key]) for key in _SIZES if key in row]
+    """Shots of classes that have different numbers of points are from fewest to most."""
+    from_to = f"{row['min_shots']} to {row['shots']}" if "min_shots" in row else None
+    return [from_to if from_to and key == "shots" else str(row[key]) for key in _SIZES if key in row]
 
 
 def _title(metric: str) -> str:

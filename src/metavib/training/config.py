@@ -384,6 +384,7 @@ class TestConfig:
 
     Args:
         shots: numbers of support points to test with (of each class, in classification); empty means as in training.
+        min_shots: where set, every class of a test task has a number of points of its own, between this and `shots`.
         ways: classes of a task in validation and test; 0 means as in training.
         tasks: number of test tasks for each number of shots.
         queries: number of query points of a test task (of each class, in classification).
@@ -404,6 +405,7 @@ class TestConfig:
     __test__ = False  # no test class, whatever pytest thinks of its name
 
     shots: tuple[int, ...] = (5, 10, 20)
+    min_shots: int | None = None
     ways: int = 0
     tasks: int = 1000
     queries: int = 100
@@ -612,6 +614,13 @@ class Config:
         for name in ("shots", "inner_steps"):
             if min(getattr(self.test, name), default=0) < 0:
                 raise ValueError(f"test.{name} must be 0 or above; got {getattr(self.test, name)}.")
+        if self.test.min_shots is not None and (
+            self.test.min_shots < 0 or self.tasks.name not in (*CLASSIFICATION, EMBEDDINGS)
+        ):
+            raise ValueError(
+                "test.min_shots is a number of points of a class, 0 or above, where classes are new in each task; got "
+                f"{self.test.min_shots} with {self.tasks.name}."
+            )
         if self.test.ways < 0 or self.test.ways == 1:
             raise ValueError(f"test.ways must be 0 (as in training), or 2 or above; got {self.test.ways}.")
 

@@ -86,7 +86,7 @@ PLACES = (
     Place(
         "experiments with classes: images and embeddings",
         lambda c: c.tasks.name in (*CLASSIFICATION, EMBEDDINGS),
-        ("tasks.ways", "test.ways", "test.temperature", "test.unknown"),
+        ("tasks.ways", "test.min_shots", "test.ways", "test.temperature", "test.unknown"),
     ),
     Place(
         "the experiment images",

@@ -214,6 +214,7 @@ class Classification(Experiment):
                     "episodes": test.tasks,
                     "metrics": metrics.report(p, y, mask),
                 }
+                row |= {} if test.min_shots is None else {"min_shots": min(test.min_shots, shots)}
                 if config.train.calibrate:
                     row["temperature"], *slopes = temperature.warmth(shots)
                     row |= {"likeness": slopes} if temperature.likeness else {}
@@ -291,7 +292,9 @@ class Classification(Experiment):
         return self._test_shots if self.config.train.calibrate else (self.config.tasks.shots,)
 
     def _test_source(self, shots: int, shift: str = "") -> TaskSource:
-        return self._episodes(self.tested(shift), ways=self.ways, shots=shots, queries=self.config.test.queries)
+        test = self.config.test
+        least = None if test.min_shots is None else min(test.min_shots, shots)
+        return self._episodes(self.tested(shift), ways=self.ways, shots=shots, queries=test.queries, min_shots=least)
 
     def tested(self, shift: str) -> Labelled:
         """The pictures of the test, under a shift where there is one."""
@@ -388,7 +391,7 @@ class Classification(Experiment):
             return self.beside_prototypes(model, streams, tasks, temperature)[:1]
         q = model(tasks.to(self.dtype), noise)
         p = ordered(q, model.likelihood.predict(q, noise))
-        return (p if temperature.plain else tempered(p, temperature.at(self._shots(tasks))),)
+        return (p if temperature.plain else tempered(p, self._warmth(temperature, tasks.support)),)
 
     def beside_prototypes(
         self, model: Model, streams: Sequence[Stream], tasks: Task, temperature: Temperature = PLAIN
@@ -408,13 +411,20 @@ class Classification(Experiment):
         means, marginals = class_means(z, tasks.support.y, tasks.support.mask, self.ways), q.marginals(noise)
         p = ordered(marginals, likelihood.predict(marginals, noise))
         if not temperature.plain:
-            T = temperature.of(self._shots(tasks), self._likeness(z, tasks.support)).unsqueeze(-1).unsqueeze(-1)
+            T = self._warmth(temperature, tasks.support, self._likeness(z, tasks.support))
             p = tempered(p, T * temperature.factor(query) if temperature.slope else T)
         return p, Prototypes(means).values(at).softmax(-1)
 
-    def _shots(self, tasks: Task) -> float:
-        """How many points of a class the tasks have on average."""
-        return tasks.support.y.shape[-1] / self.ways
+    def _warmth(self, temperature: Temperature, support: Examples, likeness: Tensor | None = None) -> Tensor:
+        """The temperature of each task `(episodes, 1, 1)`, by how many points its classes have on average."""
+        r = support.mask.new_zeros(support.mask.shape[:-1], dtype=self.dtype) if likeness is None else likeness
+        if self.config.test.min_shots is None:
+            T = temperature.of(support.y.shape[-1] / self.ways, r)
+        else:
+            seen = (memberships(support.y, support.mask, self.ways).amax(-2) > 0).sum(-1).clamp(min=1)
+            shots = (support.mask.sum(-1) / seen).tolist()
+            T = torch.stack([temperature.of(*each) for each in zip(shots, r, strict=True)])
+        return T.unsqueeze(-1).unsqueeze(-1)
 
     def _likeness(self, z: Tensor, support: Examples) -> Tensor:
         """How alike the classes of each task are, by the embeddings of its support."""
