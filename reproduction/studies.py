@@ -286,7 +286,7 @@ _ALL = (
         Five classes of mini-ImageNet's test, behind the network of the bundled model `photographs`: each with as many
         pictures as the others, or with a number of its own between one and five, ten or twenty, as a person's folders
         have. Accuracy in per cent, NLL and ECE, under temperatures that were fitted on validation for as many pictures
-        of a class as classes have on average. Gaussian classes: our own method (THEORY.md, section 11a).
+        of a class as classes have on average. Gaussian classes: our own method (THEORY.md, section 14).
         """,
         runs=runs.unequal,
         tables=shifts.unequal,

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 import tiny
+from metavib.random import seeded
+from metavib.show import tables
 from metavib.tasks.task import Task
 from metavib.training import build, run_folder
 from metavib.training import loop as train
@@ -16,7 +18,7 @@ from metavib.training.fields import override
 from metavib.training.metrics import report
 from metavib.training.protocols import classification, seen
 from metavib.training.protocols.classification import Classification
-from metavib.training.temperature import fit_temperature
+from metavib.training.temperature import Temperature, fit_temperature, tempered
 
 SPLITS = tiny.splits()
 
@@ -236,6 +238,33 @@ def test_ragged_training_is_ragged_and_the_test_is_not(monkeypatch):
     shown = drawn(config, monkeypatch)
     assert all(t.support.mask.all() for t in shown["test"])
     assert not all(t.support.mask.all() for t in shown["validation"])
+
+
+def test_classes_of_the_test_may_have_different_numbers_of_points(monkeypatch):
+    """Each its own, from the fewest to the most; the row says so, and equal numbers are another way to say `shots`."""
+    config = tiny.glyphs(test__min_shots=1, test__shots=[3], test__tasks=30)
+    counts = torch.cat([t.support.mask.unflatten(-1, (3, 3)).sum(-1) for t in drawn(config, monkeypatch)["test"]])
+    assert set(counts.flatten().tolist()) == {1, 2, 3} and bool((counts[:, 0] != counts[:, 1]).any())
+    model = build.model(config)
+    (row,) = world(config).evaluate(model, quiet=True)["rows"]
+    assert (row["min_shots"], row["shots"]) == (1, 3) and np.isfinite(numbers(row)).all()
+    assert "| 1 to 3" in tables.evaluation(
+        {"experiment": "glyphs", "method": "gp-vib", "kernel": "linear", "rows": [row]}
+    )
+    with pytest.raises(ValueError, match="test.min_shots is a number of points of a class, 0 or above"):
+        tiny.sinusoid(test__min_shots=1)
+
+
+def test_a_temperature_of_unequal_classes_is_that_of_their_mean_number(monkeypatch):
+    """Task by task; where all classes have as many points it is the same as without asking for different numbers."""
+    config = tiny.glyphs(test__min_shots=1, test__shots=[3], test__tasks=8)
+    known = Temperature((1, 3), (0.5, 4.0))
+    model, here = build.model(config), world(config)
+    for t in drawn(config, monkeypatch)["test"]:
+        plain, warm = (here.probabilities(model.eval(), [seeded(0)], t, T)[0] for T in (Temperature(), known))
+        for i, mask in enumerate(t.support.mask):
+            expected = tempered(plain[i], known.at(float(mask.sum()) / 3))
+            torch.testing.assert_close(warm[i], expected)
 
 
 def test_fewer_shots_at_test_than_ragged_training_ever_had():

@@ -47,7 +47,7 @@ def gp_vib(backbone: Backbone, kernel: Kernel, sites: SiteEncoder, likelihood: L
 
 
 def gaussian_classes(backbone: Backbone, kernel: ExplicitKernel, ways: int) -> Model:
-    r"""Classes that are Gaussian in the space of a kernel's embeddings (THEORY.md, section 11a): our own method.
+    r"""Classes that are Gaussian in the space of a kernel's embeddings (THEORY.md, section 14): our own method.
 
     The classes of a task may have any numbers of points, and its predictions say what these are worth.
 

@@ -22,7 +22,7 @@ from metavib.tasks.task import Examples
 
 @final
 class ClassEncoder(AdditiveEncoder):
-    r"""$q(w_n \mid D_t) \propto p(w_n) \prod_{j: y_j = n} N(z_j \mid w_n, \sigma^2 I)$, exactly (eq. 34).
+    r"""$q(w_n \mid D_t) \propto p(w_n) \prod_{j: y_j = n} N(z_j \mid w_n, \sigma^2 I)$, exactly (eq. 35).
 
     Four numbers are learned: how many points of a class the prior of its mean counts for ($\kappa$), the variance of
     points around it ($\sigma^2$), how many points of a task that counts for ($\nu$), and d (`GaussianClasses`). What

@@ -1,4 +1,4 @@
-r"""Posteriors over classes that are Gaussian in the space of embeddings, in two equal forms (THEORY.md, section 11a).
+r"""Posteriors over classes that are Gaussian in the space of embeddings, in two equal forms (THEORY.md, section 14).
 
 A class n is a point $w_n$ of the space, and embeddings of its points lie around it, $z \sim N(w_n, \Sigma)$, with one
 $\Sigma$ for all classes of a task. With $w_n \sim N(0, \frac{\sigma^2}{\kappa} I)$, $K_n$ points of sum $g_n$ give
@@ -114,7 +114,7 @@ class GaussianClasses(Posterior, ABC):
         return bool(self.squares(self.means).isfinite().all())
 
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Point:
-        """All mass at f, in which the classes are integrated out (eq. 36)."""
+        """All mass at f, in which the classes are integrated out (eq. 37)."""
         z, rho = self.kernel.embed(x).double(), self.spread.unsqueeze(-2)
         apart = (
             self.squares(z).unsqueeze(-1) - 2 * self.products(z, self.means) + self.squares(self.means).unsqueeze(-2)
@@ -123,7 +123,7 @@ class GaussianClasses(Posterior, ABC):
         return Point(-0.5 * (apart / rho + d * rho.log()).to(x.dtype))
 
     def kl(self) -> Tensor:
-        r"""That of each class's Gaussian from the prior of all (eq. 37), summed up."""
+        r"""That of each class's Gaussian from the prior of all (eq. 38), summed up."""
         kappa = self.scatter.kappa[..., None]
         share = kappa / (kappa + self.counts)
         lengths = self.means.square().sum(-1) * kappa / self.scatter.variance[..., None]
