@@ -8,13 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
+from metavib.encoders import ClassEncoder, GPEncoder, SimplifiedSites
+from metavib.kernels import Cosine
+from metavib.likelihoods import Softmax
 from metavib.objective import vib
 from metavib.random import seeded
+from metavib.tasks import examples
+from metavib.tasks.inputs import points
 from metavib.tasks.task import Examples, Task, select
 from metavib.training import build
 from metavib.training.fields import override
 from metavib.training.protocols import experiment
-from metavib.training.resplit import OverSplits, resplit
+from metavib.training.resplit import Known, OnFeatures, OverSplits, resplit
 
 
 def rolled(task: Task, by: int, *, classes: int = 1) -> Task:
@@ -113,3 +118,15 @@ def test_a_baseline_over_splits_is_the_mean_of_each_split_by_itself(method: str)
         splits = [rolled(select(tasks, i), shots * k, classes=ways) for k in range(3)]
         fits = torch.stack([vib(model, split, beta=0.0).value for split in splits])
         torch.testing.assert_close(together.value[i], fits.mean())
+
+
+@pytest.mark.parametrize("encoder", [GPEncoder(SimplifiedSites()), ClassEncoder()], ids=["sites", "classes"])
+def test_features_of_long_supports_are_encoded_at_once(encoder) -> None:
+    """A long support of pictures goes through the network part by part; features are there, and there is no network."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(400, 4, generator=generator), torch.arange(400) % 3
+    model = OnFeatures(Known(Cosine()), encoder, Softmax(3))
+    support, query = examples(x, y), points(examples(x[:5], y[:5]))
+    wanted = model.encode(support, query).marginals().mean
+    with torch.no_grad():
+        torch.testing.assert_close(model.encode(support, query).marginals().mean, wanted)

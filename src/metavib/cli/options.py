@@ -27,7 +27,8 @@ Experiment = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help=f"One of: {', '.join((*METHODS, HIERARCHICAL))}. Without it: hierarchical on a table, gp-vib elsewhere.",
+        help=f"One of: {', '.join((*METHODS, HIERARCHICAL))}. Without it: hierarchical on a table, gaussian-classes "
+        "with --frozen, gp-vib elsewhere.",
         autocompletion=_starting((*METHODS, HIERARCHICAL)),
         show_default=False,
     ),
@@ -214,7 +215,7 @@ def described(
 
     Args:
         name: the experiment.
-        method: decides the recipe, where no file does; None for hierarchical on tables and gp-vib elsewhere.
+        method: decides the recipe, where no file does; None for the default of the experiment.
         given: what was said about fields.
         config: a config file in place of the recipe.
         improved: our own recipe in place of the paper's.
@@ -234,7 +235,8 @@ def described(
         elif frozen:
             raise ValueError("--frozen says that the network of --backbone stays as it is: name that network.")
         sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel")}
-        base = default(name, method or recipes.default_method(name, given.values.get("model.likelihood")), **sizes)
+        usual = recipes.default_method(name, given.values.get("model.likelihood"), frozen=frozen)
+        base = default(name, method or usual, **sizes)
     else:
         base = read(config)
         if improved:

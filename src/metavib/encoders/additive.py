@@ -44,6 +44,12 @@ class AdditiveEncoder(Encoder):
     def recall(self, kernel: ExplicitKernel, memory: TaskMemory) -> Primal | GaussianClasses:
         """The posterior of the points that a memory is of."""
 
+    def in_parts(self, support: Examples, prior: FunctionPrior, likelihood: Likelihood) -> bool:
+        """Whether a support is so long that it is added up part by part: where no gradient is wanted, and it can be."""
+        if support.size <= PART or torch.is_grad_enabled():
+            return False
+        return isinstance(prior, FunctionPrior) and self.obstacle(prior, likelihood) is None
+
     def memory(
         self,
         support: Examples,

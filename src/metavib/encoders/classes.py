@@ -78,7 +78,7 @@ class ClassEncoder(AdditiveEncoder):
         if (known := _unsuitable(prior, likelihood)) is not None:
             raise TypeError(f"Gaussian classes cannot be learned: {known}.")
         assert isinstance(prior.kernel, ExplicitKernel)
-        if support.size > PART and not torch.is_grad_enabled() and self.obstacle(prior, likelihood) is None:
+        if self.in_parts(support, prior, likelihood):
             memory = self.memory(support, prior, likelihood, part=PART, by_class=True, weight=weight)
             phi_v = prior.features_of(query)
             return Encoding(PrimalClasses(prior.kernel, memory, self.scatter, dtype=phi_v.dtype), phi_v)

@@ -52,7 +52,7 @@ class GPEncoder(AdditiveEncoder):
             weight: how many points each support point counts as, `(..., n)`, above zero; one where None. The product
                 of w equal sites $N(m \mid f, s)$ is the site $N(m \mid f, s / w)$, but for a constant.
         """
-        if support.size > PART and not torch.is_grad_enabled() and self.obstacle(prior, likelihood) is None:
+        if self.in_parts(support, prior, likelihood):
             assert isinstance(prior.kernel, ExplicitKernel)
             memory = self.memory(support, prior, likelihood, weights=weights, part=PART, weight=weight)
             phi_v = prior.features_of(query, weights)

@@ -30,7 +30,7 @@ from metavib.training.protocols import experiment
 from metavib.training.protocols.pictures import SEEN, decided, started
 from metavib.training.protocols.seen import form
 from metavib.training.protocols.tuned import known
-from metavib.training.recipes import frozen, recipe
+from metavib.training.recipes import default_method, frozen, recipe
 from metavib.training.stopping import Interrupted
 
 FIELDS = {
@@ -150,7 +150,8 @@ def described(classes: Mapping[str, Sequence[Any]], read: Read, said: Mapping[st
     """
     sizes: Any = {"shots": said.get("tasks.shots"), "kernel": said.get("model.kernel")}
     if said.get(NETWORK):
-        config = known(override(frozen("images", "gp-vib", **sizes), {**said, "seed": seed}), said)
+        behind = frozen("images", default_method("images", frozen=True), **sizes)
+        config = known(override(behind, {**said, "seed": seed}), said)
         return decided(config, [classes], (*said, *SEEN))
     config = override(recipe("images", "gp-vib", **sizes), {**said, "seed": seed})
     return started(decided(config, [classes], said), partial(_splits, read), said)

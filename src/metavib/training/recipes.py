@@ -115,17 +115,22 @@ _TABLE_METHOD: dict[str, Changes] = {
 _HIERARCHICAL: Changes = {"method": HIERARCHICAL, "test.shots": [0, 1, 3, 5, 10], "test.tasks": 300, **_AS_THEY_ARE}
 
 
-def default_method(experiment: str, likelihood: str | None = None) -> str:
+def default_method(experiment: str, likelihood: str | None = None, *, frozen: bool = False) -> str:
     """The method where nobody names one: gp-vib; on tables hierarchical, unless a likelihood asks for a network.
+
+    Behind a network that stays as it is it is gaussian-classes, whose predictions hold for any numbers of points.
 
     Args:
         experiment: one of `metavib.training.protocols.EXPERIMENTS`.
         likelihood: of the outputs; None where nobody named one either.
+        frozen: whether the network stays as it is.
 
     Example:
         >>> default_method("glyphs"), default_method("table"), default_method("table", "poisson")
         ('gp-vib', 'hierarchical', 'gp-vib')
     """
+    if frozen:
+        return CLASSES
     fits = experiment == TABLE and likelihood in (None, "gaussian", "bernoulli", "softmax")
     return HIERARCHICAL if fits else "gp-vib"
 

@@ -23,7 +23,7 @@ from metavib.data import Labelled, Splits
 from metavib.data.augmentations import Transform, unit
 from metavib.data.labelled import concatenate
 from metavib.data.shifts import shifted
-from metavib.encoders import AdditiveEncoder, GPEncoder, SimplifiedSites, UnitSites
+from metavib.encoders import AdditiveEncoder, SimplifiedSites, UnitSites
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import ClassLikelihood, ordered
 from metavib.marginals import Normal
@@ -452,7 +452,7 @@ class Classification(Experiment):
 
     def _has_prototypes(self, model: Model) -> bool:
         """Whether nearest prototypes of a model's features stand beside it: of pictures to be used, not compared."""
-        own = isinstance(model.encoder, GPEncoder) and isinstance(model.prior, FunctionPrior)
+        own = isinstance(model.encoder, AdditiveEncoder) and isinstance(model.prior, FunctionPrior)
         return self.config.train.calibrate and own and not model.prior.each_point
 
     def tester(self, model: Model, work: Work | None = None) -> Predict:
