@@ -43,13 +43,14 @@ def tested_shots(records: Records) -> Figure:
 def inner_steps(records: Records) -> Figure:
     """Accuracy against the number of inner steps at test, a line for each method with its 95% band.
 
-    Heights are those of the logarithm of the errors: MAML without a step is at chance, and all else is near 100 %.
+    Where all else is near 100 %, and MAML without a step at chance, heights are those of the logarithm of the errors.
     """
     figure = _tested(records, "inner_steps", "inner steps at test")
     heights = (lambda accuracy: -np.log10(np.maximum(100 - accuracy, 0.01)), lambda y: 100 - 10**-y)
     for ax in figure.axes:
-        ax.set_yscale("function", functions=heights)
-        ax.set_yticks([20, 50, 80, 90, 95, 98, 99, 99.5])
+        if ax.lines and max(max(line.get_ydata()) for line in ax.lines) > 90:
+            ax.set_yscale("function", functions=heights)
+            ax.set_yticks([20, 50, 80, 90, 95, 98, 99, 99.5])
     return figure
 
 
