@@ -133,7 +133,7 @@ def test_further_experiments_vary_what_they_are_named_for():
     }
     table_2 = configs("table-2")
     behind = {c.method for name, c in shots.items() if "-frozen-" in name and c.frozen and c.device == "cpu"}
-    assert behind == {"gp-vib", "proto-net"}
+    assert behind == {"gp-vib", "proto-net", "gaussian-classes"}
     photographs = {name: c for name, c in shots.items() if name.startswith("mini-imagenet/") and not c.frozen}
     once = [(c, table_2[name]) for name, c in photographs.items()]
     once += [(c, omniglot[name]) for name, c in steps.items() if not name.startswith("mini-imagenet/")]
