@@ -28,7 +28,7 @@ Method = Annotated[
     str | None,
     typer.Option(
         help=f"One of: {', '.join((*METHODS, HIERARCHICAL))}. Without it: hierarchical on a table, gaussian-classes "
-        "with --frozen, gp-vib elsewhere.",
+        "behind a network that stays as it is (--frozen, and embeddings --improved), gp-vib elsewhere.",
         autocompletion=_starting((*METHODS, HIERARCHICAL)),
         show_default=False,
     ),
@@ -235,7 +235,8 @@ def described(
         elif frozen:
             raise ValueError("--frozen says that the network of --backbone stays as it is: name that network.")
         sizes: Any = {"shots": given.named.get("tasks.shots"), "kernel": given.named.get("model.kernel")}
-        usual = recipes.default_method(name, given.values.get("model.likelihood"), frozen=frozen)
+        still = frozen or (improved and name == EMBEDDINGS)
+        usual = recipes.default_method(name, given.values.get("model.likelihood"), frozen=still)
         base = default(name, method or usual, **sizes)
     else:
         base = read(config)

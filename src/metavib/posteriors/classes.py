@@ -61,7 +61,7 @@ class Scatter(NamedTuple):
 
 
 class GaussianClasses(Posterior, ABC):
-    r"""q(w_1, ..., w_N) and $\hat\Sigma$: what both forms share.
+    r"""q(w_1, ..., w_N) and $\hat\Sigma$ (eq. 36): what both forms share.
 
     Args:
         kernel: makes embeddings.
@@ -142,6 +142,17 @@ class DualClasses(GaussianClasses):
         z: embeddings of the support `(..., n, M)`; their precision is that of the results.
         Y: how many points each counts as, in the column of its class `(..., n, N)`; zero for padding.
         scatter: what is known of classes before.
+
+    Example:
+        Two points of one class and one of another, whose means are shrunk towards the origin.
+
+        >>> import torch
+        >>> from metavib.kernels import Linear
+        >>> from metavib.posteriors.classes import DualClasses, Scatter
+        >>> known = Scatter(*map(torch.tensor, (1.0, 0.1, 10.0, 1.0)))
+        >>> z, Y = torch.tensor([[1.0], [3.0], [-2.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        >>> DualClasses(Linear(), z, Y, known).means.round(decimals=2).tolist()
+        [[1.33], [-1.0]]
     """
 
     def __init__(
@@ -184,6 +195,20 @@ class PrimalClasses(GaussianClasses):
         memory: what the points had to say.
         scatter: what is known of classes before.
         dtype: of the KL.
+
+    Example:
+        What two memories have to say together is what their sum has.
+
+        >>> import torch
+        >>> from metavib.kernels import Linear
+        >>> from metavib.posteriors import PrimalClasses, Scatter, Sites, memorise
+        >>> known = Scatter(*map(torch.tensor, (1.0, 0.1, 10.0, 1.0)))
+        >>> def memory(z, y):
+        ...     m = torch.nn.functional.one_hot(torch.tensor(y), 2).double()
+        ...     return memorise(torch.tensor(z), torch.ones(len(y), dtype=torch.bool), Sites(m, torch.ones(len(y))))
+        >>> both = memory([[1.0], [3.0]], [0, 0]) + memory([[-2.0]], [1])
+        >>> PrimalClasses(Linear(), both, known).means.tolist()
+        [[1.333...], [-1.0]]
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from metavib.training.config import (
     AUTO,
     BOUND,
+    CLASSES,
     CLASSIFICATION,
     EMBEDDINGS,
     EXPERIMENTS,
@@ -177,7 +178,11 @@ PLACES = (
         ("model.classes", "model.head_epochs"),
     ),
     Place("matching-net", lambda c: c.method == "matching-net", ("model.context",)),
-    Place("gp-vib, gp-maml and dkt", lambda c: c.method in ("gp-vib", "gp-maml", "dkt"), ("model.kernel",)),
+    Place(
+        "gp-vib, gp-maml, dkt and gaussian-classes",
+        lambda c: c.method in ("gp-vib", "gp-maml", "dkt", CLASSES),
+        ("model.kernel",),
+    ),
     Place(
         "gp-vib and gp-maml",
         lambda c: c.method in ("gp-vib", "gp-maml"),
