@@ -48,7 +48,7 @@ def inner_steps(records: Records) -> Figure:
     figure = _tested(records, "inner_steps", "inner steps at test")
     heights = (lambda accuracy: -np.log10(np.maximum(100 - accuracy, 0.01)), lambda y: 100 - 10**-y)
     for ax in figure.axes:
-        if ax.lines and max(max(line.get_ydata()) for line in ax.lines) > 90:
+        if ax.lines and max(np.max(line.get_ydata()) for line in ax.lines) > 90:
             ax.set_yscale("function", functions=heights)
             ax.set_yticks([20, 50, 80, 90, 95, 98, 99, 99.5])
     return figure

@@ -66,6 +66,34 @@ def unequal(records: Records) -> list[Grid]:
     return [Grid("", ("accuracy %, NLL, ECE %", *heads), tuple(rows), cost(records))]
 
 
+def unequal_figure(records: Records) -> Figure:
+    """Accuracy, NLL and ECE against the most points of a class: solid where classes have different numbers of them."""
+    colours: dict[str, str] = {}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10.5, 3.6))
+        axes = figure.subplots(1, 3)
+        for record in records.values():
+            name, rows = title(row_of_record(record)), record["evaluation"]["rows"]
+            apart = "min_shots" in rows[0]
+            colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+            found = [row["metrics"] for row in rows]
+            heights = (
+                [100 * m["accuracy"]["mean"] for m in found],
+                [m["nll"]["mean"] for m in found],
+                [100 * m["ece"] for m in found],
+            )
+            style = {"color": colour, "ls": "-" if apart else ":", "lw": 1.4, "marker": "o", "ms": 3}
+            for ax, y in zip(axes, heights, strict=True):
+                label = f"{name}, {'different numbers' if apart else 'as many each'}"
+                ax.plot([row["shots"] for row in rows], y, label=label, **style)
+        for ax, label in zip(axes, ("accuracy %", "NLL", "ECE %"), strict=True):
+            ax.set(xlabel="most points of a class", ylabel=label, xticks=sorted({r["shots"] for r in rows}))
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        )
+    return figure
+
+
 def _unknown(lines: dict[str, Record], shots: int) -> Grid:
     rows, shifts = [], shifts_of(lines.values())
     for name, record in lines.items():

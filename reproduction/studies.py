@@ -291,6 +291,13 @@ _ALL = (
         """,
         runs=runs.unequal,
         tables=shifts.unequal,
+        drawings=(
+            Drawing(
+                "unequal.png",
+                "Accuracy, NLL and ECE where classes have different numbers of points, and where they have as many",
+                shifts.unequal_figure,
+            ),
+        ),
         quick="gaussian-classes-*",
     ),
     Study(

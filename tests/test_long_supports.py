@@ -45,7 +45,7 @@ def network(norm: str = "running") -> Conv4:
 def seen(monkeypatch):
     """Parts of 7 points; how many points of a task went through each convolution."""
     sizes = []
-    monkeypatch.setattr(encoders.gp, "PART", 7)
+    monkeypatch.setattr(encoders.additive, "PART", 7)
     plain = Conv4.forward
 
     def forward(self, inputs):

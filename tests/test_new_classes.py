@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 
 from metavib import FewShotClassifier
 from metavib.adapt.learner import Learner
-from metavib.encoders import OwnSites, SimplifiedSites, gp
+from metavib.encoders import OwnSites, SimplifiedSites, additive
 from metavib.encoders.own import ranks
 from metavib.estimators import columns
 from metavib.estimators.columns import SPHERE, learn_columns
@@ -175,13 +175,13 @@ def test_of_more_columns_than_rows_the_coordinates_of_the_rows_are_as_good(monke
 def test_of_thousands_of_columns_rows_are_kept_and_predictions_are_those_of_a_memory(monkeypatch):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(14), 5)
-    x = rng.normal(size=(70, gp.WIDEST + 2)) + rng.normal(size=(14, gp.WIDEST + 2))[labels]
+    x = rng.normal(size=(70, additive.WIDEST + 2)) + rng.normal(size=(14, additive.WIDEST + 2))[labels]
     learned = FewShotClassifier(kernel="linear", random_state=0).fit(x[:50], labels[:50])
     new, known = slice(50, 70), np.arange(50, 70) % 5 < 3
     few = learned.adapt(x[new][known], labels[new][known])
     found = few.predict_proba(x[new])
     assert not few.predictor_.constant_size and "2,050 features" in few.learner_.trained.obstacle
-    monkeypatch.setattr(gp, "WIDEST", 10_000)
+    monkeypatch.setattr(additive, "WIDEST", 10_000)
     learned.learner_ = Learner(learned.model_, temperature=learned.learner_.trained.temperature)
     whole = learned.adapt(x[new][known], labels[new][known])
     assert whole.predictor_.constant_size

@@ -56,7 +56,7 @@ class AdditiveEncoder(Encoder):
         prior: FunctionPrior,
         likelihood: Likelihood,
         *,
-        part: int,
+        part: int | None = None,
         weights: Weights | None = None,
         dtype: torch.dtype | None = None,
         by_class: bool = False,
@@ -70,13 +70,13 @@ class AdditiveEncoder(Encoder):
             support: of one task or a batch of them, with a point at least.
             prior: without an `obstacle`.
             likelihood: p(y | f).
-            part: points of a task in a part.
+            part: points of a task in a part; `PART` where None.
             weights: stand in for the prior's where given.
             dtype: of features and sites before they are summed up; their own where None. Sums are in float64.
             by_class: a column is the sum over the points of its class alone, as a `TaskMemory` keeps it.
             weight: how many points each counts as; one where None.
         """
-        memory, axis = None, support.y.ndim - 1
+        memory, axis, part = None, support.y.ndim - 1, part or PART
         parts = list(zip(*(t.split(part, axis) for t in support), strict=True))
         counted = [None] * len(parts) if weight is None else weight.split(part, axis)
         for (x, y, mask), w in zip(parts, counted, strict=True):

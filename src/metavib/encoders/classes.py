@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from metavib.encoders.additive import PART, AdditiveEncoder
+from metavib.encoders.additive import AdditiveEncoder
 from metavib.encoders.sites import UnitSites
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Likelihood, Softmax
@@ -79,7 +79,7 @@ class ClassEncoder(AdditiveEncoder):
             raise TypeError(f"Gaussian classes cannot be learned: {known}.")
         assert isinstance(prior.kernel, ExplicitKernel)
         if self.in_parts(support, prior, likelihood):
-            memory = self.memory(support, prior, likelihood, part=PART, by_class=True, weight=weight)
+            memory = self.memory(support, prior, likelihood, by_class=True, weight=weight)
             phi_v = prior.features_of(query)
             return Encoding(PrimalClasses(prior.kernel, memory, self.scatter, dtype=phi_v.dtype), phi_v)
         phi_t, phi_v = prior.features(support, query)

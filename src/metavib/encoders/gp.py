@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from metavib.encoders.additive import PART, AdditiveEncoder
+from metavib.encoders.additive import AdditiveEncoder
 from metavib.encoders.sites import FullSites, SimplifiedSites, UnitSites
 from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import ClassLikelihood, Likelihood, Softmax
@@ -54,7 +54,7 @@ class GPEncoder(AdditiveEncoder):
         """
         if self.in_parts(support, prior, likelihood):
             assert isinstance(prior.kernel, ExplicitKernel)
-            memory = self.memory(support, prior, likelihood, weights=weights, part=PART, weight=weight)
+            memory = self.memory(support, prior, likelihood, weights=weights, weight=weight)
             phi_v = prior.features_of(query, weights)
             return Encoding(Primal(prior.kernel, memory, dtype=phi_v.dtype), phi_v)
         phi_t, phi_v = prior.features(support, query, weights)

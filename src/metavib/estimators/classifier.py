@@ -85,7 +85,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
         hidden: hidden units of the MLP.
         kernel: linear, cosine, rbf, matern32 or matern52 on the features. Only the first two update in constant memory.
             auto: the best for classes held out, of linear, rbf and, on embeddings, which are rows of a hundred numbers
-            or more, cosine; under a network, linear.
+            or more, cosine and Gaussian classes (`metavib.methods.gaussian_classes`); under a network, linear.
         ways: N, the most classes of a training task.
         shots: support points of a class in a training task, a number or a range; None: from 1 to half of the rows of
             the median class, 10 at most.

@@ -12,9 +12,10 @@ With ten classes or more to learn from, hidden units of a network that tells the
 (`metavib.networks.whitened.WithUnits`), in the same way: those that tasks of a fold see were trained on the others.
 
 Rows that are features of a network (`embeddings`) are also tried as they are, on the unit sphere
-(`metavib.networks.embedded`): their numbers have a common scale, which standardising each would take away. One set of
-numbers is not right for one row of a class and for ten of features that are compared as they are, so that for them
-temperatures are learned along with the numbers, one for each number of rows of a class.
+(`metavib.networks.embedded`): their numbers have a common scale, which standardising each would take away. There
+classes are taken to be Gaussian, too (`metavib.encoders.classes`), in the place of a kernel. One set of numbers is not
+right for one row of a class and for ten of features that are compared as they are, so that for them temperatures are
+learned along with the numbers, one for each number of rows of a class.
 """
 
 import warnings
@@ -30,7 +31,7 @@ from metavib.encoders import GPEncoder, OwnSites, SimplifiedSites
 from metavib.estimators.tasks import WHOLE_TASKS, ClassTasks, Rows, Shots
 from metavib.kernels import RBF, Cosine, Kernel, Linear, Matern32, Matern52
 from metavib.likelihoods import Softmax
-from metavib.methods import gp_vib
+from metavib.methods import gaussian_classes, gp_vib
 from metavib.model import Model
 from metavib.networks.embedded import Embedded
 from metavib.networks.whitened import Whitened, WithUnits, rank_for
@@ -39,7 +40,8 @@ from metavib.tasks.task import Task, stack
 from metavib.training.metrics import nll
 from metavib.training.temperature import PLAIN, Temperature, fit_temperature, tempered
 
-KERNELS = (("linear", "rbf"), ("cosine", "linear", "rbf"))  # that are tried, on columns and on embeddings
+CLASSES = "classes"  # in the place of a kernel: Gaussian classes on the unit sphere
+KERNELS = (("linear", "rbf"), ("cosine", "linear", "rbf", CLASSES))  # that are tried, on columns and on embeddings
 REACHES = (inf, 3.0)  # of standardised columns
 SPHERE = 0.0  # in the place of a reach: rows as they are, brought to length one
 WIDEST = 2048  # columns on the sphere, whose directions are those of a whole covariance: more than networks have
@@ -117,7 +119,7 @@ def learn_columns(
             each task, and tasks.
         ways: the most classes of a task.
         shots: the fewest and the most support points of a class.
-        kernels: that are tried, of linear, cosine, rbf, matern32 and matern52.
+        kernels: that are tried, of linear, cosine, rbf, matern32 and matern52; on embeddings also classes.
         seed: of the tasks drawn.
         embeddings: whether rows are features of a network, which are also tried on the unit sphere, up to `WIDEST`.
 
@@ -145,11 +147,12 @@ def learn_columns(
     for reach in REACHES:
         attempt(kernels[0], reach)
     best = min(tried, key=lambda t: t.candidate.log_loss).candidate
-    for kernel in kernels[1:]:
+    of_functions = [kernel for kernel in kernels if kernel != CLASSES]
+    for kernel in of_functions[1:]:
         attempt(kernel, best.reach)
     classes = len(np.unique(np.stack([rows.ids, rows.y.numpy()]), axis=1).T)
     if embeddings and rows.x.shape[1] <= WIDEST:
-        for kernel in kernels[:2]:
+        for kernel in (*of_functions[:2], *kernels[len(of_functions) :]):
             attempt(kernel, SPHERE)
     elif MANY <= classes <= MOST and not embeddings and len(np.unique(rows.ids)) == 1:
         for kernel in kernels:
@@ -160,7 +163,7 @@ def learn_columns(
     with torch.no_grad():
         for p, by in zip(_learned(model), moved, strict=True):
             p.add_(by)
-    if not embeddings or classes < MANY:
+    if (not embeddings or classes < MANY) and kernel != CLASSES:
         model = _by_its_own_rows(model, classes)
     temperature = _temperature(models, theirs) if embeddings else PLAIN
     return Columns(model, [each.candidate for each in tried], temperature)
@@ -249,7 +252,12 @@ def _among(whitened: Body, rows: Rows, fold: Fold, kernel: str) -> tuple[Model, 
 
 
 def _on_columns(whitened: Body, kernel: str, columns: int | None = None) -> Model:
-    """GP-VIB on whitened columns; `columns` of a table, where what is whitened are other coordinates of its rows."""
+    """GP-VIB on whitened columns; `columns` of a table, where what is whitened are other coordinates of its rows.
+
+    Or Gaussian classes, where these stand in the kernel's place.
+    """
+    if kernel == CLASSES:
+        return gaussian_classes(whitened, Cosine(learn_scale=False), 2).double()
     k = _kernel(kernel, whitened.features, columns or whitened.features)
     return gp_vib(whitened, k, SimplifiedSites(m=4.0, s=0.3), Softmax(2)).double()
 
