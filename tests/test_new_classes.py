@@ -119,7 +119,10 @@ def test_features_of_a_network_are_compared_as_they_are_and_are_calibrated_for_o
     x, labels = embeddings()
     known = labels < 18
     learner = FewShotClassifier(random_state=0).fit(x[known], labels[known])
-    assert learner.candidates_[0].reach == SPHERE and {c.reach for c in learner.candidates_} > {SPHERE}
+    best, *others = learner.candidates_
+    assert (best.kernel, best.reach) == (columns.CLASSES, SPHERE) and best.log_loss < 0.95 * others[0].log_loss
+    assert {c.reach for c in others} > {SPHERE} and not {c.kernel for c in others} & {columns.CLASSES}
+    assert learner.predictor_.constant_size
     temperature = learner.learner_.trained.temperature
     assert temperature.shots[0] == 1 and len(temperature.shots) > 1 and not temperature.plain
     few = np.flatnonzero(~known)[::4]
