@@ -53,12 +53,17 @@ def _in_short(found: Record | None, digits: int) -> str:
     return f"{100 * accuracy:.1f}, {nll:.{digits}f}, {100 * ece:.1f}"
 
 
+def _learner(record: Record) -> str:
+    """A method, and whether it learned from tasks whose classes have different numbers of points on purpose."""
+    return title(row_of_record(record)) + ", from such tasks" * record["variant"].endswith("learned")
+
+
 def unequal(records: Records) -> list[Grid]:
     """Accuracy, NLL and ECE by the points that classes have: all as many, or each its own number."""
     found: dict[str, dict[tuple[bool, int], Record]] = {}
     for record in records.values():
         for row in record["evaluation"]["rows"]:
-            tests = found.setdefault(title(row_of_record(record)), {})
+            tests = found.setdefault(_learner(record), {})
             tests["min_shots" in row, row["shots"]] = row["metrics"]
     columns = sorted({key for tests in found.values() for key in tests})
     heads = (f"1 to {shots} points" if apart else f"{shots} points each" for apart, shots in columns)
@@ -73,7 +78,7 @@ def unequal_figure(records: Records) -> Figure:
         figure = Figure(figsize=(10.5, 3.6))
         axes = figure.subplots(1, 3)
         for record in records.values():
-            name, rows = title(row_of_record(record)), record["evaluation"]["rows"]
+            name, rows = _learner(record), record["evaluation"]["rows"]
             apart = "min_shots" in rows[0]
             colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
             found = [row["metrics"] for row in rows]

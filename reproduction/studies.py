@@ -263,11 +263,12 @@ _ALL = (
         about="""
         The same of photographs: models of mini-ImageNet's training classes, tested 5-way on its test classes, on their
         pictures out of focus, grainy, inverted, without colours or close up, and on birds (CUB's novel classes), of
-        which none has seen any. 'Bundled' is the model `photographs` of the package. The next ones have its network,
-        which stays as it is, and learn what is behind it (`metavib train mini-imagenet --backbone photographs
-        --frozen`): 'ordinary' from ordinary pictures of the validation classes alone, 'spoilt' also from pictures
-        spoilt in the five ways, from which GP-VIB also learns how its temperature depends on how alike the classes of a
-        task are. 'Small' are small networks, trained for five minutes on a CPU.
+        which none has seen any. 'Bundled' is the model `photographs` of the package, Gaussian classes. The next ones
+        have its network, which stays as it is, and learn what is behind it (`metavib train mini-imagenet --backbone
+        photographs --frozen`): 'ordinary' from ordinary pictures of the validation classes alone, 'spoilt' also from
+        pictures spoilt in the five ways, as the bundled model has. From these GP-VIB and Gaussian classes also learn
+        how their temperature depends on how alike the classes of a task are. 'Small' are small networks, trained for
+        five minutes on a CPU.
         """,
         runs=runs.shift_photographs,
         tables=shifts.tables,
@@ -287,7 +288,8 @@ _ALL = (
         Five classes of mini-ImageNet's test, behind the network of the bundled model `photographs`: each with as many
         pictures as the others, or with a number of its own between one and five, ten or twenty, as a person's folders
         have. Accuracy in per cent, NLL and ECE, under temperatures that were fitted on validation for as many pictures
-        of a class as classes have on average. Gaussian classes: our own method (THEORY.md, section 14).
+        of a class as classes have on average. Gaussian classes: our own method (THEORY.md, section 14), which learns
+        from tasks whose classes have one to five pictures each; the others from one each, or 'from such tasks', too.
         """,
         runs=runs.unequal,
         tables=shifts.unequal,
