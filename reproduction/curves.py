@@ -39,11 +39,16 @@ def scores(records: Records) -> list[str]:
 
 
 def by_training(records: Records) -> dict[str, Records]:
-    """The runs of each experiment and number of shots in training, under a title that says which."""
+    """The runs of each experiment and number of shots in training, under a title that says which.
+
+    Those behind a network that stays as it is are together, whatever their numbers were learned from.
+    """
     found: dict[str, Records] = {}
     for name, group in by_experiment(records).items():
         for run, record in sorted(group.items(), key=lambda item: shots(item[1])):
-            found.setdefault(f"{EXPERIMENTS.get(name, name)}, trained with K = {shots(record)}", {})[run] = record
+            still = record["config"]["train"].get("network_lr") == 0  # and its numbers hold for any K
+            how = "behind a network as it is" if still else f"trained with K = {shots(record)}"
+            found.setdefault(f"{EXPERIMENTS.get(name, name)}, {how}", {})[run] = record
     return found
 
 

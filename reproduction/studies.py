@@ -144,7 +144,7 @@ _ALL = (
         Accuracy in per cent against the number of shots at test, and the mean squared error on sinusoids. There MAML
         and stochastic MAML take ten inner steps at test; with less than five points these diverge on some tasks, and
         are not shown. 'Frozen': behind the network of the bundled model `photographs`, which stays as it is, of numbers
-        learned from tasks of one shot. {INTERVALS}
+        learned from tasks of one shot, those of Gaussian classes from tasks of one to five. {INTERVALS}
         """,
         runs=runs.shots,
         tables=partial(curves.tested, varied="shots", corner="K at test"),

@@ -221,7 +221,10 @@ BAD = [
         "--csv does nothing for gp-vib on sinusoid: tasks.table.csv is",
     ),
     (["train", "glyphs", "--root", "."], "tasks.root is for experiments with images or embeddings from files"),
-    (["train", "sinusoid", "--method", "maml", "--kernel", "rbf"], "model.kernel is for gp-vib, gp-maml and dkt"),
+    (
+        ["train", "sinusoid", "--method", "maml", "--kernel", "rbf"],
+        "model.kernel is for gp-vib, gp-maml, dkt and gaussian-classes",
+    ),
     (["train", "glyphs", "--set", "model.inner_steps=3"], "model.inner_steps is for maml, stochastic-maml and gp-maml"),
     (["config"], "say what to print"),
     (["config", "train.lrr"], "there is no field 'train.lrr'"),
