@@ -276,7 +276,7 @@ _ALL = (
             Drawing(
                 "shift-photographs.png",
                 "Accuracy against confidence at one shot, a panel for each kind of picture and a line for each model",
-                partial(shifts.reliability, variants=("ordinary", "spoilt")),
+                partial(shifts.reliability, variants=("ordinary", "spoilt", "bundled")),
             ),
         ),
         quick="gp-vib-cosine-small-1",
