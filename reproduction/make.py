@@ -243,9 +243,7 @@ def _trained(missing: dict[str, Config], out: Path) -> dict[str, Path]:
                 trainings[path.parent] = read(path)
     found = {}
     for name, config in missing.items():
-        wanted = config.on("cpu")  # wherever it was trained
-        others = ((folder, other.on("cpu")) for folder, other in trainings.items())
-        same = (folder for folder, other in others if replace(other, test=config.test) == wanted != other)
+        same = (folder for folder, other in trainings.items() if other != config and other.trains_like(config))
         if folder := next(same, None):
             found[name] = folder
     return found

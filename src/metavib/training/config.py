@@ -543,6 +543,23 @@ class Config:
         precision = "float32" if device == "cpu" and self.precision in ("tf32", "bf16") else self.precision
         return replace(self, device=device, precision=precision)
 
+    def trains_like(self, other: "Config") -> bool:
+        """Whether a training under either leaves the same model, whatever the device and how it is tested.
+
+        Validation has the ways of the test, and where predictions are calibrated its shots and queries, too.
+
+        Example:
+            >>> from metavib.training.fields import override
+            >>> from metavib.training.recipes import frozen, recipe
+            >>> starts = recipe("cub", "gp-vib"), frozen("cub", "gp-vib")
+            >>> [one.trains_like(override(one, {"test.shots": [3]})) for one in starts]
+            [True, False]
+        """
+        mine, calibrated = self.test, self.train.calibrate
+        seen: dict[str, Any] = {"shots": mine.shots, "queries": mine.queries} if calibrated else {}
+        test = replace(other.test, ways=mine.ways, **seen)
+        return replace(self, test=test).on("cpu") == other.on("cpu")
+
     @property
     def frozen(self) -> bool:
         """Whether a network of a supervised stage stays as it is, and only what is behind it learns."""

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -111,8 +110,9 @@ def retest(config: Config, folder: Path, trained: Path, *, resume: bool = False,
     if known := _finished(config, folder):
         return known
     chosen = run_folder.chosen(trained)
-    if replace(chosen.config, test=config.test).on("cpu") != config.on("cpu"):
-        raise ValueError(f"{trained} was trained under another config than this one: its test alone may differ.")
+    if not chosen.config.trains_like(config):
+        also = ", but for its shots" * config.train.calibrate
+        raise ValueError(f"{trained} was trained under another config than this one: its test alone may differ{also}.")
     run_folder.begin(config, folder)
     model = run_folder.selected(trained, device=config.device)
     result = experiment(config).evaluate(model, temperature=chosen.temperature, quiet=quiet)
