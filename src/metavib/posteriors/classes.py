@@ -33,7 +33,7 @@ from torch import Tensor
 from metavib import linalg
 from metavib.kernels import ExplicitKernel
 from metavib.marginals import Point
-from metavib.posteriors.memory import Memory
+from metavib.posteriors.memory import Memory, Sites, memorise
 from metavib.posteriors.posterior import Posterior
 from metavib.random import Noise
 
@@ -93,33 +93,29 @@ class GaussianClasses(Posterior, ABC):
         *,
         dtype: torch.dtype,
     ) -> None:
-        self.kernel, self.counts, self.scatter, self.dtype = kernel, counts, scatter, dtype
+        self.kernel, self.counts, self.dtype = kernel, counts, dtype
+        self.scatter = scatter = Scatter(*(t.double() for t in scatter))
+        self.centres = (sums / counts.clamp(min=torch.finfo(sums.dtype).tiny).unsqueeze(-2)).mT  # zero without points
+        self.a = (scatter.nu * scatter.variance)[..., None, None]
         known = scatter.kappa[..., None] + counts
         self.means = (sums / known.unsqueeze(-2)).mT  # mu_n, a row a class
         self.spread = 1 + 1 / known  # rho_n
         more = (counts.sum(-1) - (counts > 0).sum(-1)).clamp(min=0)  # n - N
-        self.weight = scatter.nu + more
+        self.weight = (scatter.nu + more)[..., None, None]
 
     @abstractmethod
-    def products(self, p: Float[Tensor, "*b v M"], q: Float[Tensor, "*b w M"]) -> Float[Tensor, "*b v w"]:
-        r"""$p_i^\top \hat\Sigma^{-1} q_j$."""
-
-    @abstractmethod
-    def squares(self, p: Float[Tensor, "*b v M"]) -> Float[Tensor, "*b v"]:
-        r"""$p_i^\top \hat\Sigma^{-1} p_i$."""
+    def apart(self, z: Float[Tensor, "*b v M"]) -> Float[Tensor, "*b v N"]:
+        r"""$(z_i - \mu_n)^\top \hat\Sigma^{-1} (z_i - \mu_n)$."""
 
     @property
     def finite(self) -> bool:
         """Whether its means are numbers, as those of all points are."""
-        return bool(self.squares(self.means).isfinite().all())
+        return bool(self.apart(self.means).isfinite().all())
 
     def marginals(self, x: Float[Tensor, "*b v m"], noise: Noise = None) -> Point:
         """All mass at f, in which the classes are integrated out (eq. 37)."""
-        z, rho = self.kernel.embed(x).double(), self.spread.unsqueeze(-2)
-        apart = (
-            self.squares(z).unsqueeze(-1) - 2 * self.products(z, self.means) + self.squares(self.means).unsqueeze(-2)
-        )
-        d = self.scatter.dimensions[..., None, None]
+        rho, d = self.spread.unsqueeze(-2), self.scatter.dimensions[..., None, None]
+        apart = self.apart(self.kernel.embed(x).double())
         return Point(-0.5 * (apart / rho + d * rho.log()).to(x.dtype))
 
     def kl(self) -> Tensor:
@@ -158,29 +154,20 @@ class DualClasses(GaussianClasses):
     def __init__(
         self, kernel: ExplicitKernel, z: Float[Tensor, "*b n M"], Y: Float[Tensor, "*b n N"], scatter: Scatter
     ) -> None:
-        scatter = Scatter(*(t.double() for t in scatter))
         dtype, z, Y = z.dtype, z.double(), Y.double()
-        counts, sums = Y.sum(-2), z.mT @ Y
-        super().__init__(kernel, sums, counts, scatter, dtype=dtype)
-        means = sums / counts.clamp(min=torch.finfo(z.dtype).tiny).unsqueeze(-2)
-        self.residuals = linalg.root(Y.sum(-1)).unsqueeze(-1) * (z - (Y > 0).to(z.dtype) @ means.mT)
-        self.a = (scatter.nu * scatter.variance)[..., None, None]
+        super().__init__(kernel, z.mT @ Y, Y.sum(-2), scatter, dtype=dtype)
+        self.residuals = linalg.root(Y.sum(-1)).unsqueeze(-1) * (z - (Y > 0).to(z.dtype) @ self.centres)
         gram = self.residuals @ self.residuals.mT
         self.factor = linalg.factorise(gram + self.a * linalg.identity_like(gram), what="R R' + a I")
 
-    def products(self, p: Tensor, q: Tensor) -> Tensor:
-        r"""$p_i^\top \hat\Sigma^{-1} q_j$."""
-        seen = self._seen(p).mT @ self._seen(q)
-        return (p @ q.mT - seen) * (self.weight[..., None, None] / self.a)
+    def apart(self, z: Tensor) -> Tensor:
+        """Less along directions in which the points differ within their classes."""
+        less = _between(self._seen(z), self._seen(self.means))
+        return (_between(z, self.means) - less).clamp(min=0) * (self.weight / self.a)
 
-    def squares(self, p: Tensor) -> Tensor:
-        r"""$p_i^\top \hat\Sigma^{-1} p_i$."""
-        left = p.square().sum(-1) - self._seen(p).square().sum(-2)
-        return left.clamp(min=0) * (self.weight[..., None] / self.a[..., 0])
-
-    def _seen(self, p: Tensor) -> Tensor:
-        """L^-1 R p: the part of vectors in directions in which the points differ within their classes."""
-        return self.factor.solve(self.residuals @ p.mT)
+    def _seen(self, z: Tensor) -> Tensor:
+        """L^-1 R z, a row a vector."""
+        return self.factor.solve(self.residuals @ z.mT).mT
 
 
 @final
@@ -214,20 +201,19 @@ class PrimalClasses(GaussianClasses):
     def __init__(
         self, kernel: ExplicitKernel, memory: Memory, scatter: Scatter, *, dtype: torch.dtype = torch.float64
     ) -> None:
-        scatter = Scatter(*(t.double() for t in scatter))
         super().__init__(kernel, memory.b, memory.c, scatter, dtype=dtype)
-        means = memory.b / memory.c.clamp(min=torch.finfo(memory.c.dtype).tiny).unsqueeze(-2)
-        a = (scatter.nu * scatter.variance)[..., None, None]
-        within = memory.A - means @ memory.b.mT
-        self.factor = linalg.factorise(within + a * linalg.identity_like(within), what="S_w + a I")
+        within = memory.A - self.centres.mT @ memory.b.mT
+        self.factor = linalg.factorise(within + self.a * linalg.identity_like(within), what="S_w + a I")
 
-    def products(self, p: Tensor, q: Tensor) -> Tensor:
-        r"""$p_i^\top \hat\Sigma^{-1} q_j$."""
-        return self.factor.solve(p.mT).mT @ self.factor.solve(q.mT) * self.weight[..., None, None]
+    def apart(self, z: Tensor) -> Tensor:
+        """Between vectors that the factor has whitened."""
+        white = (self.factor.solve(each.mT).mT for each in (z, self.means))
+        return _between(*white).clamp(min=0) * self.weight
 
-    def squares(self, p: Tensor) -> Tensor:
-        r"""$p_i^\top \hat\Sigma^{-1} p_i$."""
-        return self.factor.solve(p.mT).square().sum(-2) * self.weight[..., None]
+
+def _between(p: Float[Tensor, "*b v M"], q: Float[Tensor, "*b w M"]) -> Float[Tensor, "*b v w"]:
+    """Squared distances of rows; rounding may take one a little below zero."""
+    return p.square().sum(-1).unsqueeze(-1) - 2 * p @ q.mT + q.square().sum(-1).unsqueeze(-2)
 
 
 def classes(
@@ -250,8 +236,7 @@ def classes(
     z = kernel.embed(phi)
     if z.shape[-2] <= z.shape[-1]:
         return DualClasses(kernel, z, Y, scatter)
-    z64, Y64 = z.double(), Y.double()
-    n, counts = Y64.sum((-2, -1)), Y64.sum(-2)
-    A = (z64 * Y64.sum(-1, keepdim=True)).mT @ z64
-    memory = Memory(A, z64.mT @ Y64, counts, torch.zeros_like(n), n)
+    real = Y.sum(-1) > 0
+    counted = torch.where(real, Y.sum(-1), 1.0)  # as under `metavib.encoders.UnitSites`
+    memory = memorise(z, real, Sites((Y > 0).to(Y.dtype), 1 / counted))
     return PrimalClasses(kernel, memory, scatter, dtype=z.dtype)
