@@ -159,6 +159,9 @@ def _classes(config: Config, phi: Backbone) -> Model:
             f"{CLASSES} lie in a space of features: model.kernel must be cosine, linear or bn-cosine; got "
             f"{config.model.kernel!r}."
         )
+    if isinstance(space, Cosine):  # to which no gain of features makes a difference: its gradient is rounding alone
+        for part in (each for each in phi.modules() if isinstance(each, Embedded)):
+            part.log_gain.requires_grad_(False)
     return methods.gaussian_classes(phi, space, config.tasks.ways)
 
 
