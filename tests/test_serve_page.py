@@ -259,6 +259,21 @@ def test_everything_can_be_done_with_keys(page, server) -> None:
     wait(page, "/^Nothing seen/.test(document.querySelector('#curve-said').innerText)")
 
 
+def test_nothing_of_a_plane_can_be_touched_before_it_knows_its_points(page, server) -> None:
+    held = []
+
+    def hold(route) -> None:
+        held.append(route) if route.request.method == "GET" else route.continue_()
+
+    page.route(re.compile(r"/v1/tasks/[^/]+$"), hold)
+    page.goto(f"{server.address}/#curves")
+    serving.until(lambda: page.evaluate("true") and len(held) == 2)  # asked how many points each model has seen
+    assert page.locator("#curves svg, #curves button").count() == 0
+    for route in held:
+        route.continue_()
+    page.wait_for_selector("#curves svg")
+
+
 def test_points_tighten_the_bands_of_both_models(page, server) -> None:
     page.goto(f"{server.address}/#curves")
     page.wait_for_selector("#curves .mean", state="attached")

@@ -24,12 +24,6 @@ export async function curves(room, models) {
   const slider = h('input', { type: 'range', min: 50, max: 99, value: 95, id: 'level', oninput: () => { level = slider.value / 100; shown.textContent = `${slider.value} %`; draw() } })
   const sliders = h('div', { className: 'sliders' })
   const plots = h('div', { className: 'plots' })
-  room.replaceChildren(
-    h('p', { className: 'intro' }, models.length > 1
-      ? 'Click or tap to put a point into all planes. The band says where each model expects the next one; it tightens where it has seen enough.'
-      : 'Click or tap to put a point into the plane. The band says where the next one is expected; it tightens where enough has been seen.'),
-    said, problem, sliders, plots,
-    h('div', { className: 'row under' }, undo, clear))
 
   const panes = []
   const sizes = new ResizeObserver(([entry]) => {
@@ -48,10 +42,16 @@ export async function curves(room, models) {
     pane.look = latest(() => look(pane))
     panes.push(pane)
     plots.append(h('div', { className: 'card plot' }, h('h2', {}, model.name), svg))
-    sizes.observe(svg)
   }
-  room.append(h('p', { className: 'note', id: 'curve-help' }, 'With keys: arrows move a cross, enter puts a point there, backspace forgets the last one. Click a point to forget it.'))
-  await recall()
+  await recall() // before there is anything to touch: what is added meanwhile would be lost
+  room.replaceChildren(
+    h('p', { className: 'intro' }, models.length > 1
+      ? 'Click or tap to put a point into all planes. The band says where each model expects the next one; it tightens where it has seen enough.'
+      : 'Click or tap to put a point into the plane. The band says where the next one is expected; it tightens where enough has been seen.'),
+    said, problem, sliders, plots,
+    h('div', { className: 'row under' }, undo, clear),
+    h('p', { className: 'note', id: 'curve-help' }, 'With keys: arrows move a cross, enter puts a point there, backspace forgets the last one. Click a point to forget it.'))
+  for (const pane of panes) sizes.observe(pane.svg)
   axes()
   draw()
 
