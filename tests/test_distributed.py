@@ -68,6 +68,7 @@ def ranks(count, work):
             try:
                 with distributed.joined("cpu") as joined:
                     work(joined)
+                assert not Path("/proc/self/task").exists() or len(os.listdir("/proc/self/task")) == 1  # as it began
             except BaseException as error:
                 os.write(1, f"{{rank}} {{type(error).__name__}} {{error}}\\n".encode())  # a line at once
                 os._exit(1)

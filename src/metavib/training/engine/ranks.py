@@ -6,6 +6,7 @@ with any number it is the run of one process up to rounding, and a run that was 
 first rank writes the run folder and validates; the others wait for it.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar, cast, final
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # which keeps the group for ever that it finds when it is first imported
 from torch import Generator, Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -239,9 +241,21 @@ def joined(device: str) -> Iterator[Ranks]:
                 f"another process of this run ended, and rank {ranks.index} of {ranks.count} cannot go on without it. "
                 "The last checkpoint is whole: continue with --resume, with any number of processes."
             ) from error  # and the group is broken: waiting for its work to end might take for ever
-        dist.destroy_process_group()
+        _leave()
         raise
+    _leave()
+
+
+def _leave() -> None:
+    """Ends the group and its threads.
+
+    These end with the last reference to the group. One that is left may still have to let go of a tensor, and where
+    Python is ending by then the process aborts instead of ending well.
+    """
+    group = dist.group.WORLD  # held to the end: this reference can be dropped while a thread waits for Python
     dist.destroy_process_group()
+    gc.collect()  # replicas hold the group, and themselves in cycles
+    del group
 
 
 def first() -> bool:
