@@ -4,6 +4,7 @@ Runs stand in the order "most telling first", so that whoever stops early has th
 are, `<column>/<row>-<variant>-<shots>-seed<n>` in full, so that patterns pick columns, methods, shots and seeds.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 
@@ -342,6 +343,25 @@ UNEQUAL = (("equal", None), ("unequal", 1))
 """Whether classes of a test task have different numbers of points, and the fewest they have then."""
 
 
+def any_number(seeds: int | None) -> Runs:
+    """Networks that learn from tasks of the built-in characters, tested on as many points of each class or not.
+
+    They learn from one point of each class, from five, or from one or two, in all splits.
+    """
+    learners = [
+        _ours("glyphs", row, 1).changed("numbers", recipes.one_or_two(paper_s("glyphs", row, 1).config))
+        for row in ("gaussian-classes", "gp-vib-cosine", "proto-net")
+    ]
+    for row, (k, name) in product(("gp-vib-cosine", "proto-net"), ((1, "one"), (5, "five"))):
+        learners.append(_ours("glyphs", row, k).changed(name, {}))
+    runs: Runs = {}
+    for run, (variant, least) in product(learners, UNEQUAL):
+        shots = [1, 5, 10] if least is None else [5, 10]
+        run = run.changed(variant, {"test.min_shots": least, "test.shots": shots})
+        runs[run.cell] = run
+    return runs
+
+
 def _behind_photographs(row: str) -> Run:
     """A method behind the network of the bundled `photographs`, which stays as it is."""
     method, kernel, _ = ROWS[row]
@@ -387,22 +407,38 @@ def shift(seeds: int | None) -> Runs:
 # What a number does as a setting changes
 
 
+# The protocol has 60,000 steps of 32 tasks, for a GPU.
+_FEW_MINUTES = {
+    "device": "cpu",
+    "precision": "float32",
+    "train.steps": 2_000,
+    "train.tasks": 4,
+    "train.schedule": "cosine",
+}
+
+
 def beta(seeds: int | None) -> Runs:
     """GP-VIB on sinusoids, five trainings side by side, and from Omniglot to EMNIST with 5 shots and with 1.
 
-    Then on Omniglot in fewer steps, on mini-ImageNet with our recipe in half its steps, and on Augmented Omniglot.
+    Then on Omniglot in short trainings on a CPU, on mini-ImageNet with our recipe in half its steps, and on Augmented
+    Omniglot.
     """
     base = replace(override(recipes.recipe("sinusoid", "gp-vib"), SPREAD), repeats=5)
-    runs = {f"sinusoid/beta-{b:g}": Run(override(base, {"train.beta": b})) for b in BETAS}
+    on_a_cpu = {f"sinusoid/beta-{b:g}": Run(override(base, {"train.beta": b})) for b in BETAS}
+    on_a_cpu |= _by_beta(paper_s("omniglot", "gp-vib-linear", k).changed("", _FEW_MINUTES) for k in (5, 1))
     bases = [paper_s("omniglot-emnist", "gp-vib-linear", k) for k in (5, 1)]
-    bases += _in_fewer_steps([paper_s("omniglot", "gp-vib-linear", k) for k in (5, 1)])
     bases += [_half_as_long(_ours("mini-imagenet", "gp-vib-cosine", k)) for k in (5, 1)]
     bases.append(paper_s("augmented-omniglot", "gp-vib-linear", 15))
+    return on_a_cpu | seeded(_by_beta(bases), lambda run: seeds or 1)
+
+
+def _by_beta(bases: Iterable[Run]) -> Runs:
+    """Each run with every beta."""
     cells = {}
     for run, b in product(bases, BETAS):
         tasks = run.config.tasks
         cells[f"{tasks.name}/beta-{b:g}-{tasks.shots}"] = run.changed("", {"train.beta": b})
-    return runs | seeded(cells, lambda run: seeds or 1)
+    return cells
 
 
 def shots(seeds: int | None) -> Runs:

@@ -53,9 +53,19 @@ def _in_short(found: Record | None, digits: int) -> str:
     return f"{100 * accuracy:.1f}, {nll:.{digits}f}, {100 * ece:.1f}"
 
 
+LEARNED = {
+    "learned": ", from such tasks",
+    "numbers": ", from one or two points",
+    "one": ", from one point",
+    "five": ", from five points",
+}
+"""What a method learned from, by a word of its variant."""
+
+
 def _learner(record: Record) -> str:
-    """A method, and whether it learned from tasks whose classes have different numbers of points on purpose."""
-    return title(row_of_record(record)) + ", from such tasks" * record["variant"].endswith("learned")
+    """A method, and what it learned from where a study has several of that."""
+    words = record["variant"].split("-")
+    return title(row_of_record(record)) + "".join(text for word, text in LEARNED.items() if word in words)
 
 
 def unequal(records: Records) -> list[Grid]:

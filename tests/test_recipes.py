@@ -11,6 +11,7 @@ from metavib.tasks.sinusoid import Sinusoids
 from metavib.training import build, recipes
 from metavib.training.config import (
     BOUND,
+    CLASSES,
     CLASSIFICATION,
     EMBEDDINGS,
     EXPERIMENTS,
@@ -35,7 +36,8 @@ def test_every_recipe_survives_json_and_says_what_was_asked(name, method):
         config = recipes.recipe(name, method, shots=shots, kernel=kernel)
         assert config.model.kernel == kernel
         assert config.tasks.name == name and config.method == method
-        assert shots is None or config.tasks.shots == shots
+        ragged = method == CLASSES and config.tasks.min_shots is not None
+        assert shots is None or shots == (config.test.shots[0] if ragged else config.tasks.shots)
         assert from_dict(Config, to_dict(config)) == config
 
 
@@ -165,6 +167,37 @@ def test_our_recipe_splits_tasks_of_any_shots_as_often_as_each_image_can_be_supp
     assert (config.test.ways or config.tasks.ways) == 5
     if experiment != "cub":
         assert images <= 20 and 90 <= config.tasks.ways * images <= 100
+
+
+@pytest.mark.parametrize("shots", [1, 5, 7])
+@pytest.mark.parametrize("experiment", [*CLASSIFICATION, EMBEDDINGS])
+def test_gaussian_classes_learn_from_classes_of_different_sizes_whatever_they_are_tested_on(experiment, shots):
+    """Else what they know of sizes would be left to chance; the characters of an alphabet have as many points each."""
+    makes = [recipes.recipe]
+    makes += [recipes.improved] if recipes.has_improved(experiment, CLASSES) else []
+    makes += [recipes.tuned, recipes.frozen] if experiment in CLASSIFICATION else []
+    for make in makes:
+        config, usual = make(experiment, CLASSES, shots=shots), make(experiment, "proto-net", shots=shots)
+        if experiment == "augmented-omniglot":
+            assert config.tasks.min_shots is None and config.tasks.shots == shots
+            continue
+        assert config.tasks.min_shots == 1 < config.tasks.shots and shots in config.test.shots
+        if make is not recipes.improved:  # whose tasks are those of one shot
+            images = [c.tasks.shots + c.tasks.queries for c in (config, usual)]
+            assert images[0] == images[1] and config.tasks.queries >= 1
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize("experiment", ["glyphs", "omniglot-emnist", "cub"])
+def test_one_training_of_ours_serves_gaussian_classes_of_any_shots(experiment, shots):
+    """Its tasks are those of one shot, but for a second point of some classes in some splits."""
+    config = recipes.improved(experiment, CLASSES, shots=shots)
+    one = recipes.improved(experiment, "gp-vib", shots=1)
+    assert (config.tasks.min_shots, config.tasks.shots, config.test.shots) == (1, 2, (shots,))
+    assert (config.tasks.ways, config.test.ways) == (one.tasks.ways, one.test.ways)
+    if shots == 1 or experiment != "cub":
+        assert config.train.splits == one.train.splits
+        assert config.tasks.shots + config.tasks.queries == one.tasks.shots + one.tasks.queries
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,54 @@ def test_every_point_is_in_every_split_once(shots: int, queries: int, ways: int,
     assert torch.equal(of_class[again.support.x.squeeze(-1).long()], again.support.y)
 
 
+def obvious(task: Task, by: int, numbers: list[int]) -> Task:
+    """One task whose support begins `by` points later in each class, and has a number of points of each."""
+    sides: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
+    for label, number in enumerate(numbers):
+        points = torch.cat([side.x[side.y == label] for side in task])
+        points = torch.cat([points[by:], points[:by]])
+        sides[0].append(points[:number])
+        sides[1].append(points[number:])
+    labels = ([torch.full((len(x),), label) for label, x in enumerate(side)] for side in sides)
+    return Task(*(examples(torch.cat(x), torch.cat(y)) for x, y in zip(sides, labels, strict=True)))
+
+
+@pytest.mark.parametrize("encoder", [GPEncoder(SimplifiedSites()), ClassEncoder()], ids=["sites", "classes"])
+def test_splits_may_have_other_numbers_of_points_of_each_class(encoder) -> None:
+    """Of three classes with five points each: one of each class in a split, then one or two, then one to three."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 15, 4, generator=generator, dtype=torch.float64)
+    labels = [torch.arange(3).repeat_interleave(k).expand(2, -1) for k in (3, 2)]
+    sides = zip(x.split([9, 6], -2), labels, strict=True)
+    tasks = Task(*(Examples(x, y, torch.ones_like(y, dtype=torch.bool)) for x, y in sides))
+    again = resplit(tasks, 5, classes=3, least=1)
+    model = OnFeatures(Known(Cosine()), encoder, Softmax(3))
+    found = vib(model, again, beta=0.3, noise=None if encoder.dirac else seeded(1)).rate
+    numbers = [[1, 1, 1], [1, 2, 1], [1, 2, 3], [1, 1, 1], [1, 2, 1]]
+    assert again.support.mask.unflatten(-1, (3, -1)).sum(-1).tolist() == [numbers] * 2
+    for i in range(2):
+        for k in range(5):
+            alone = obvious(select(tasks, i), k, numbers[k])
+            torch.testing.assert_close(found[i, k], vib(model, alone, beta=0.3, noise=seeded(1)).rate)
+            one = select(again, (i, k))
+            for side, wanted in zip(one, alone, strict=True):
+                assert torch.equal(side.x[side.mask], wanted.x) and torch.equal(side.y[side.mask], wanted.y)
+
+
+def test_points_that_are_missing_stay_so_where_numbers_vary() -> None:
+    task = Task(examples(torch.randn(4, 2), [0, 0, 1, 1]), examples(torch.randn(2, 2), [0, 1]))
+    task = Task(task.support, task.query._replace(mask=torch.tensor([True, False])))
+    again = resplit(task, 2, classes=2, least=1)
+    assert (again.support.mask.sum(-1) + again.query.mask.sum(-1)).tolist() == [5, 5]
+
+
 def test_too_many_splits_are_refused() -> None:
     with pytest.raises(ValueError, match=r"splits.*at most 17; got 18"):
         override(tiny.glyphs("gp-vib"), {"tasks.shots": 1, "tasks.queries": 16, "train.splits": 18})
+    with pytest.raises(ValueError, match=r"splits.*at most 9; got 10"):
+        override(
+            tiny.glyphs("gp-vib"), {"tasks.shots": 4, "tasks.min_shots": 1, "tasks.queries": 5, "train.splits": 10}
+        )
     task = experiment(tiny.sinusoid()).sample((), seeded(0))
     with pytest.raises(ValueError, match="every point in the support once; got 1000 splits"):
         resplit(task, 1000)
@@ -101,10 +146,18 @@ def test_is_refused_where_features_know_their_roles(change: dict[str, object]) -
         override(tiny.glyphs("gp-vib"), {"train.splits": 2, "tasks.shots": 1, "tasks.queries": 4, **change})
 
 
+def test_numbers_of_points_vary_within_splits_of_classes_alone() -> None:
+    with pytest.raises(ValueError, match="with tasks.min_shots is for classes.*got sinusoid"):
+        override(tiny.sinusoid(), {"train.splits": 2, "tasks.shots": 2, "tasks.min_shots": 1, "tasks.queries": 4})
+
+
 def test_a_config_builds_it() -> None:
     config = override(tiny.glyphs("gp-vib"), {"train.splits": 2, "tasks.shots": 1, "tasks.queries": 4})
     assert build.objective(config) == OverSplits(vib, 2)
     assert build.objective(replace(config, train=replace(config.train, splits=1))) is vib
+    ragged = override(config, {"tasks.shots": 3, "tasks.min_shots": 1, "tasks.queries": 2})
+    assert build.objective(ragged) == OverSplits(vib, 2, 1)
+    assert experiment(ragged).sample((), seeded(0)).support.mask.all()  # the splits leave points out, and not the task
 
 
 @pytest.mark.parametrize("method", ["proto-net", "relation-net"])

@@ -76,7 +76,8 @@ def config(stage: Path, method: str = "gp-vib", **changes: Any) -> Config:
 @pytest.mark.parametrize("method", TUNED)
 def test_before_the_first_step_it_is_the_route_over_frozen_features(stage, tmp_path, method):
     """A test is that of the experiment `embeddings` on the vectors of `metavib embed` (whose file rounds them)."""
-    ours = config(stage, method)
+    one = {"tasks.shots": 1, "tasks.min_shots": None}  # Gaussian classes learn from classes of several sizes
+    ours = config(stage, method, **one)
     world = Tuning(ours, pictures())
     model = build.model(ours)
     world.acquaint(model)
@@ -86,7 +87,6 @@ def test_before_the_first_step_it_is_the_route_over_frozen_features(stage, tmp_p
     vectors, _ = embedded(network, pictures(), ours.tasks, [View(40, mirror=True)], episodes=6)
     write_embeddings(tmp_path / "vectors.npz", vectors)
     same = {name: value for name, value in SMALL.items() if not name.startswith(("model.v", "model.mi", "tasks.size"))}
-    one = {"tasks.shots": 1, "tasks.min_shots": None}  # Gaussian classes learn from classes of several sizes
     frozen = override(
         recipes.improved("embeddings", method, shots=1, kernel="cosine"),
         same | one | {"train.splits": 1, "tasks.features": [str(tmp_path / "vectors.npz")], "tasks.augment": False},

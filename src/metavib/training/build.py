@@ -31,7 +31,9 @@ def objective(config: Config) -> Objective:
     if config.method == "dkt":
         return baselines.evidence
     of_a_split = predictive if config.train.objective == "predictive" else vib
-    return of_a_split if config.train.splits == 1 else OverSplits(of_a_split, config.train.splits)
+    if config.train.splits == 1:
+        return of_a_split
+    return OverSplits(of_a_split, config.train.splits, config.tasks.min_shots)
 
 
 def model(config: Config, *, weight_samples: int = 1) -> Model:

@@ -607,20 +607,21 @@ class Config:
     def _check_splits(self) -> None:
         """A task can be split anew only where its points may trade places, after the network."""
         tasks = self.tasks
-        if (
-            self.method not in SPLIT_ANEW
-            or self.model.norm in ("support+point", "union")
-            or tasks.min_shots is not None
-        ):
+        if self.method not in SPLIT_ANEW or self.model.norm in ("support+point", "union"):
             raise ValueError(
-                f"train.splits above 1 is for {', '.join(SPLIT_ANEW)}, on tasks that all have the same shots, with a "
-                f"batch-norm that does not tell support from query; got method = {self.method}, model.norm = "
-                f"{self.model.norm} and tasks.min_shots = {tasks.min_shots}."
+                f"train.splits above 1 is for {', '.join(SPLIT_ANEW)}, with a batch-norm that does not tell support "
+                f"from query; got method = {self.method} and model.norm = {self.model.norm}."
             )
-        if self.train.splits * tasks.shots > tasks.shots + tasks.queries:
+        if tasks.min_shots is not None and tasks.name not in (*CLASSIFICATION, EMBEDDINGS):
+            raise ValueError(
+                "train.splits above 1 with tasks.min_shots is for classes, which then have different numbers of points "
+                f"in each split; got {tasks.name}."
+            )
+        once = 1 if tasks.min_shots is not None else tasks.shots
+        if self.train.splits * once > tasks.shots + tasks.queries:
             raise ValueError(
                 f"train.splits must leave no point in the support twice: with {tasks.shots} shots and {tasks.queries} "
-                f"queries at most {(tasks.shots + tasks.queries) // max(tasks.shots, 1)}; got {self.train.splits}."
+                f"queries at most {(tasks.shots + tasks.queries) // max(once, 1)}; got {self.train.splits}."
             )
 
     def _check_test(self) -> None:

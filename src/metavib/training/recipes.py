@@ -37,6 +37,11 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
         kernel: of the GP methods; None for cosine on pictures of one's own, on `characters` and of Gaussian classes,
             linear elsewhere.
     """
+    return _of_any_number(_of_some_shots(experiment, method, shots, kernel))
+
+
+def _of_some_shots(experiment: str, method: str, shots: int | None, kernel: str | None) -> Config:
+    """The recipe of tasks whose classes all have as many points."""
     kernel = kernel or ("cosine" if experiment in _OWN or method == CLASSES else "linear")
     if experiment not in EXPERIMENTS:
         hint = f" For a table: `metavib train table {experiment}`." if experiment.endswith((".csv", ".parquet")) else ""
@@ -57,6 +62,23 @@ def recipe(experiment: str, method: str, *, shots: int | None = None, kernel: st
         changes = {**_regression(experiment, method), "model.kernel": kernel}
         changes |= {} if shots is None else {"tasks.shots": shots}
     return override(Config(tasks=TasksConfig(name=experiment)), {"method": method, **changes})
+
+
+SEVERAL = 5  # points of a class at most, in tasks whose classes have different numbers of them
+
+
+def _of_any_number(config: Config) -> Config:
+    """Gaussian classes learn from tasks whose classes have different numbers of points, whatever they are tested on.
+
+    Only there the numbers that they learn say what a point more is worth. From tasks of as many points each it would
+    be left to chance, and predictions of classes with different numbers of them would mean nothing.
+    """
+    tasks = config.tasks
+    if config.method != CLASSES or tasks.alphabets:  # each alphabet's characters have as many points
+        return config
+    most, tested = max(SEVERAL, tasks.shots), config.test.shots or [tasks.shots]
+    numbers = {"tasks.shots": most, "tasks.min_shots": 1, "tasks.queries": tasks.shots + tasks.queries - most}
+    return override(config, {**numbers, "test.shots": tested})
 
 
 # Regression
@@ -148,18 +170,18 @@ def _regression(experiment: str, method: str) -> Changes:
 
 def improved(experiment: str, method: str, *, shots: int | None = None, kernel: str | None = None) -> Config:
     """Our own recipe, apart from the paper's; what each change did is in reproduction/findings.md."""
-    config = recipe(experiment, method, shots=shots, kernel=kernel)
+    config = _of_some_shots(experiment, method, shots, kernel)
     if not has_improved(experiment, method):
         known = " and ".join(dict.fromkeys(name for name, _ in _IMPROVED))
         raise ValueError(f"there is no recipe of ours for {method} on {experiment}: for gp-vib on {known}.")
     if experiment == EMBEDDINGS:
-        return override(config, _few_numbers(config))
+        return _of_any_number(override(config, _few_numbers(config)))
     if method in COMPARED:
         changes = {key: v for key, v in _IMPROVED[experiment, "gp-vib"].items() if key not in _LARGE_SITES}
     else:
         changes = dict(_IMPROVED[experiment, method])
     if experiment in CLASSIFICATION:
-        changes |= _all_splits(config)
+        changes |= one_or_two(config) if method == CLASSES else _all_splits(config)
     return override(config, changes)
 
 
@@ -180,6 +202,25 @@ def _all_splits(config: Config) -> Changes:
     return changes | {"train.splits": min(most, changes["train.splits"])}
 
 
+def one_or_two(config: Config) -> Changes:
+    """Our tasks of one shot, of which every second split has one or two points of a class, and the others one.
+
+    What is learned from them serves tasks of any shots, also where classes have different numbers of points.
+
+    Args:
+        config: on images; its shots are those of the test.
+
+    Example:
+        >>> changes = one_or_two(recipe("cub", "gp-vib", shots=5))
+        >>> changes["tasks.min_shots"], changes["tasks.shots"], changes["train.splits"], changes["test.shots"]
+        (1, 2, 21, [5])
+    """
+    images = config.tasks.shots + config.tasks.queries
+    changes = _all_splits(override(config, {"tasks.shots": 1, "tasks.queries": images - 1}))
+    numbers = {"tasks.shots": 2, "tasks.min_shots": 1, "tasks.queries": changes["tasks.queries"] - 1}
+    return {**changes, **numbers, "test.shots": list(config.test.shots or [config.tasks.shots])}
+
+
 def tasks_of(ways: int, images: int, shots: int) -> Changes:
     """Training tasks of some classes with some images of each, in all their splits; validation and test are 5-way."""
     return {
@@ -198,7 +239,7 @@ def has_improved(experiment: str, method: str) -> bool:
     return (experiment, "gp-vib" if compared else method) in _IMPROVED
 
 
-COMPARED = ("proto-net", "relation-net", "dkt")
+COMPARED = (CLASSES, "proto-net", "relation-net", "dkt")
 """Methods that have our recipe of GP-VIB on images too: its tasks, crops, motions, schedule, steps and poolings."""
 
 
@@ -530,11 +571,16 @@ def tuned(experiment: str, method: str, *, shots: int | None = None, kernel: str
         >>> tuned("cub", "gp-vib", shots=5).train.splits  # 5 of 20 pictures of a class are the support
         4
     """
+    return _of_any_number(_tuned_on(experiment, method, shots, kernel))
+
+
+def _tuned_on(experiment: str, method: str, shots: int | None, kernel: str | None) -> Config:
+    """The recipe of tasks whose classes all have as many points."""
     if experiment not in CLASSIFICATION:
         raise ValueError(f"a network of pictures is tuned on {', '.join(CLASSIFICATION)}; got {experiment!r}.")
     if method not in TUNED:
         raise ValueError(f"a tuned network learns with {', '.join(TUNED)}; got {method!r}.")
-    config = recipe(experiment, method, shots=shots, kernel=kernel or "cosine")
+    config = _of_some_shots(experiment, method, shots, kernel or "cosine")
     shots, photographs = config.tasks.shots, config.tasks.channels == 3
     images = shots + 15 if photographs else 20
     changes = _TUNED | tasks_of(5, images, shots)
@@ -544,7 +590,7 @@ def tuned(experiment: str, method: str, *, shots: int | None = None, kernel: str
         changes |= _FEW_NUMBERS_GP | _TUNED_GP
     elif method == "proto-net":
         changes["train.lr"] = 0.03  # squared distances of 640 numbers are large at the start: far to go
-    else:
+    elif method == "dkt":
         changes["train.splits"] = 1  # it learns from all points of a task at once, whatever is its support
     return override(config, changes)
 
@@ -580,12 +626,12 @@ def frozen(experiment: str, method: str, *, shots: int | None = None, kernel: st
         >>> config.test.shots, config.train.network_lr, config.tasks.spoilt[0]
         ((1, 5), 0.0, 'blur')
     """
-    config = tuned(experiment, method, shots=shots, kernel=kernel)
+    config = _tuned_on(experiment, method, shots, kernel)
     few = {field: value for field, value in _few_numbers(config).items() if field not in _OF_VECTORS}
     changes = few | _FROZEN | {"test.shots": sorted({1, 5, config.tasks.shots})}
     if config.tasks.channels == 3 and experiment != "images":
         changes |= {"tasks.spoilt": SPOILT, "train.tasks": 8 * (1 + len(SPOILT))}
-    return override(config, changes)
+    return _of_any_number(override(config, changes))
 
 
 # Embeddings
@@ -626,17 +672,10 @@ _FEW_NUMBERS_GP: Changes = {
 }
 
 
-SEVERAL = 5  # points of a class at most, in tasks whose classes have different numbers of them
-
-
 def _few_numbers(config: Config) -> Changes:
-    """A handful of numbers of the features and of the head; those of Gaussian classes hold for any number of points."""
-    tasks = config.tasks
-    most = max(SEVERAL, tasks.shots)
-    several = {"tasks.shots": most, "tasks.min_shots": 1, "tasks.queries": tasks.shots + tasks.queries - most}
+    """A handful of numbers of the features and of the head."""
     own: dict[str, Changes] = {
         "gp-vib": _FEW_NUMBERS_GP,
-        CLASSES: several | {"test.shots": [tasks.shots]},
         "proto-net": {"train.lr": 0.1},  # squared distances of 640 numbers are large at the start: far to go
     }
     return _FEW_NUMBERS | own.get(config.method, {})

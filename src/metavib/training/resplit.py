@@ -5,6 +5,9 @@ point depend on the task's points, not on their roles. So one pass through the n
 support and query, at the price of the GP algebra alone. With one shot of 17 images in each class, each image is the
 support once and a query sixteen times. The average is over what the expected bound averages over anyway; its gradient
 is the same in the mean, and less noisy.
+
+Classes may have different numbers of support points, too: then splits go from as few of each class to all numbers up to
+the largest, and what is not in the support of a split is a query of it.
 """
 
 from dataclasses import dataclass
@@ -93,6 +96,7 @@ class OverSplits:
     Args:
         objective: that of one split.
         splits: how many splits; no more than make each point a support point once.
+        least: the fewest support points of a class, where classes have different numbers of them.
 
     Example:
         >>> import torch
@@ -109,9 +113,10 @@ class OverSplits:
 
     objective: Objective
     splits: int
+    least: int | None = None
 
     def __call__(self, model: Any, task: Task, *, beta: float, noise: Noise = None) -> Bound:
-        """Terms of each task, averaged; the task must have no padding, and as many points of each class."""
+        """Terms of each task, averaged; the task must have as many slots for points of each class."""
         prior, likelihood = model.prior, model.likelihood
         assert isinstance(prior, FunctionPrior | Embedding)
         kernel = prior.kernel if isinstance(prior, FunctionPrior) else None
@@ -120,35 +125,52 @@ class OverSplits:
         classes = likelihood.classes if isinstance(likelihood, ClassLikelihood) else 1
         of_splits = self.objective(
             OnFeatures(Known(kernel), model.encoder, likelihood),
-            resplit(known, self.splits, classes=classes),
+            resplit(known, self.splits, classes=classes, least=self.least),
             beta=beta,
             noise=noise,
         )
         return Bound(*(term.mean(-1) for term in of_splits))
 
 
-def resplit(task: Task, splits: int, *, classes: int = 1) -> Task:
-    """Each task of vectors split anew, `(..., splits, n, m)`; the first split is the task as it came.
+def resplit(task: Task, splits: int, *, classes: int = 1, least: int | None = None) -> Task:
+    """Each task of vectors split anew, `(..., splits, n, m)`.
+
+    Where all classes keep as many support points as they have, the first split is the task as it came.
 
     Args:
         task: points of the same class (slot) next to each other, as many of each in the support, and in the query.
         splits: how many.
         classes: how many of them there are; 1 where any point may be exchanged with any other.
+        least: the fewest support points of a class, where classes are to have different numbers of them. In the first
+            split all have so few; in the next these and one more, in turn; and so on, up to as many as there are.
     """
     n, v = (examples.size // classes for examples in task)
     axis = task.query.y.ndim - 1
-    if splits * n > n + v:
+    if splits * (n if least is None else 1) > n + v:
         raise ValueError(
             f"a task with {n} support and {v} query points (of each class) can be split {(n + v) // max(n, 1)} times "
             f"with every point in the support once; got {splits} splits."
         )
+    step, fewest = min(n, (n + v) // splits), n if least is None else least
 
     def split(support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
         together = torch.cat([t.unflatten(axis, (classes, -1)) for t in (support, query)], axis + 1)
-        rolled = torch.stack([together.roll(-n * i, axis + 1) for i in range(splits)], axis)
-        first, others = rolled.split([n, v], axis + 2)
+        rolled = torch.stack([together.roll(-step * i, axis + 1) for i in range(splits)], axis)
+        first, others = rolled.narrow(axis + 2, 0, n), rolled.narrow(axis + 2, fewest, n + v - fewest)
         return first.flatten(axis + 1, axis + 2), others.flatten(axis + 1, axis + 2)
 
     columns = [split(t, q) for t, q in zip(*task, strict=True)]
-    support, query = zip(*columns, strict=True)
-    return Task(Examples(*support), Examples(*query))
+    support, query = (Examples(*parts) for parts in zip(*columns, strict=True))
+    if least is None:
+        return Task(support, query)
+    chosen = _numbers(splits, classes, least, n).to(query.y.device).unsqueeze(-1) > torch.arange(
+        n + v, device=query.y.device
+    )
+    masks = chosen[..., :n].flatten(-2), ~chosen[..., least:].flatten(-2)
+    return Task(*(side._replace(mask=side.mask & mask) for side, mask in zip((support, query), masks, strict=True)))
+
+
+def _numbers(splits: int, classes: int, least: int, most: int) -> Tensor:
+    """How many support points each class has in each split `(splits, classes)`."""
+    each, larger = torch.arange(classes), torch.arange(splits).unsqueeze(-1) % (most - least + 1)
+    return least + each % (larger + 1)

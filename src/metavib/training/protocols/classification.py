@@ -329,7 +329,9 @@ class Classification(Experiment):
                 )
             return AllWay(data, batch_size=tasks.queries, transform=transform)
         sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": tasks.queries}
-        return self._episodes(data, **sizes, min_shots=tasks.min_shots, grouped=bool(tasks.spoilt), transform=transform)
+        whole = self.config.train.splits > 1  # the splits decide how many points of a class are in the support
+        least = None if whole else tasks.min_shots
+        return self._episodes(data, **sizes, min_shots=least, grouped=bool(tasks.spoilt), transform=transform)
 
     def _episodes(
         self,
