@@ -7,6 +7,7 @@ are, `<column>/<row>-<variant>-<shots>-seed<n>` in full, so that patterns pick c
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS
 from metavib.training import bundled, recipes
@@ -21,6 +22,7 @@ BETAS = (1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5, 1.0)
 MEAN = {"model.inner_mean": True}  # inner steps of GP+MAML on F / n, where the paper's are on F
 SPREAD = {"model.reach": 5.0}  # units that switch on all over the range of the sinusoids' inputs
 SMALL_START = {"model.site_m": 1.0, "model.site_s": 0.69}  # of sites: the defaults of `SimplifiedSites`
+_ON_A_CPU: dict[str, Any] = {"device": "cpu", "precision": "float32"}
 PLAIN_STEPS = ("maml", "stochastic-maml")  # whose inner steps are the whole of adapting
 
 
@@ -344,21 +346,24 @@ UNEQUAL = (("equal", None), ("unequal", 1))
 
 
 def any_number(seeds: int | None) -> Runs:
-    """Networks that learn from tasks of the built-in characters, tested on as many points of each class or not.
+    """Networks that learn from tasks of characters, tested on as many points of each class or not.
 
-    They learn from one point of each class, from five, or from one or two, in all splits.
+    They learn from one or two points of each class, from one, or from five, in all splits: on the built-in characters,
+    and in a short training from Omniglot to EMNIST.
     """
-    learners = [
-        _ours("glyphs", row, 1).changed("numbers", recipes.one_or_two(paper_s("glyphs", row, 1).config))
-        for row in ("gaussian-classes", "gp-vib-cosine", "proto-net")
-    ]
-    for row, (k, name) in product(("gp-vib-cosine", "proto-net"), ((1, "one"), (5, "five"))):
-        learners.append(_ours("glyphs", row, k).changed(name, {}))
+    short = {**_ON_A_CPU, "train.steps": 4_000, "train.tasks": 1, "train.validate_every": 500, "test.tasks": 1_000}
+    others = list(product(("gp-vib-cosine", "proto-net"), (1, 5)))
     runs: Runs = {}
-    for run, (variant, least) in product(learners, UNEQUAL):
-        shots = [1, 5, 10] if least is None else [5, 10]
-        run = run.changed(variant, {"test.min_shots": least, "test.shots": shots})
-        runs[run.cell] = run
+    for column, changes, more in (("glyphs", {}, others), ("omniglot-emnist", short, others[:1])):
+        learners = []
+        for row in ("gaussian-classes", "gp-vib-cosine", "proto-net"):
+            numbers = recipes.one_or_two(paper_s(column, row, 1).config)
+            learners.append(_ours(column, row, 1).changed("numbers", numbers | changes))
+        learners += [_ours(column, row, k).changed("one" if k == 1 else "five", changes) for row, k in more]
+        for run, (variant, least) in product(learners, UNEQUAL):
+            shots = [1, 5, 10] if least is None else [5, 10]
+            run = run.changed(variant, {"test.min_shots": least, "test.shots": shots})
+            runs[run.cell if column == "glyphs" else f"{column}/{run.cell}"] = run
     return runs
 
 
@@ -372,8 +377,7 @@ def _behind_photographs(row: str) -> Run:
 
 # Trainings of five minutes on a CPU: pictures of half the side, half the channels.
 _ON_ONE_CORE = {
-    "device": "cpu",
-    "precision": "float32",
+    **_ON_A_CPU,
     "tasks.size": 42,
     "tasks.fit": "whole",
     "model.width": 32,
@@ -408,13 +412,7 @@ def shift(seeds: int | None) -> Runs:
 
 
 # The protocol has 60,000 steps of 32 tasks, for a GPU.
-_FEW_MINUTES = {
-    "device": "cpu",
-    "precision": "float32",
-    "train.steps": 2_000,
-    "train.tasks": 4,
-    "train.schedule": "cosine",
-}
+_FEW_MINUTES = {**_ON_A_CPU, "train.steps": 2_000, "train.tasks": 4, "train.schedule": "cosine"}
 
 
 def beta(seeds: int | None) -> Runs:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS
 from metavib.show.plots import COLOURS, INK, STYLE
 from reproduction.store import Record, Records
-from reproduction.tables import Grid, Row, by_line, cost, title
+from reproduction.tables import EXPERIMENTS, Grid, Row, by_experiment, by_line, cost, title
 from reproduction.tables import row as row_of_record
 
 PLAIN = "as in training"
@@ -70,19 +70,33 @@ def _learner(record: Record) -> str:
 
 def unequal(records: Records) -> list[Grid]:
     """Accuracy, NLL and ECE by the points that classes have: all as many, or each its own number."""
+    groups = by_experiment(records)
+    return [_by_points(group, EXPERIMENTS[name] if len(groups) > 1 else "") for name, group in groups.items()]
+
+
+def _by_points(records: Records, name: str) -> Grid:
     found: dict[str, dict[tuple[bool, int], Record]] = {}
     for record in records.values():
         for row in record["evaluation"]["rows"]:
             tests = found.setdefault(_learner(record), {})
             tests["min_shots" in row, row["shots"]] = row["metrics"]
     columns = sorted({key for tests in found.values() for key in tests})
-    heads = (f"1 to {shots} points" if apart else f"{shots} points each" for apart, shots in columns)
+    heads = (
+        f"1 to {shots} points" if apart else f"{shots} points each" if shots > 1 else "1 point each"
+        for apart, shots in columns
+    )
     rows = (Row(name, tuple(_in_short(tests.get(key), 3) for key in columns)) for name, tests in found.items())
-    return [Grid("", ("accuracy %, NLL, ECE %", *heads), tuple(rows), cost(records))]
+    return Grid(name, ("accuracy %, NLL, ECE %", *heads), tuple(rows), cost(records))
 
 
-def unequal_figure(records: Records) -> Figure:
-    """Accuracy, NLL and ECE against the most points of a class: solid where classes have different numbers of them."""
+def unequal_figure(records: Records, *, of: str) -> Figure:
+    """Accuracy, NLL and ECE against the most points of a class: solid where classes have different numbers of them.
+
+    Args:
+        records: of the study.
+        of: the experiment.
+    """
+    records = by_experiment(records).get(of, {})
     colours: dict[str, str] = {}
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.5, 3.6))
