@@ -89,14 +89,12 @@ def _by_points(records: Records, name: str) -> Grid:
     return Grid(name, ("accuracy %, NLL, ECE %", *heads), tuple(rows), cost(records))
 
 
-def unequal_figure(records: Records, *, of: str) -> Figure:
+def unequal_figure(records: Records) -> Figure:
     """Accuracy, NLL and ECE against the most points of a class: solid where classes have different numbers of them.
 
-    Args:
-        records: of the study.
-        of: the experiment.
+    Of several experiments it is the first.
     """
-    records = by_experiment(records).get(of, {})
+    records = next(iter(by_experiment(records).values()))
     colours: dict[str, str] = {}
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.5, 3.6))

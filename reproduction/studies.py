@@ -297,7 +297,7 @@ _ALL = (
             Drawing(
                 "unequal.png",
                 "Accuracy, NLL and ECE where classes have different numbers of points, and where they have as many",
-                partial(shifts.unequal_figure, of="mini-imagenet"),
+                shifts.unequal_figure,
             ),
         ),
         quick="gaussian-classes-*",
@@ -317,7 +317,7 @@ _ALL = (
             Drawing(
                 "any-number.png",
                 "Accuracy, NLL and ECE where classes have different numbers of points, and where they have as many",
-                partial(shifts.unequal_figure, of="glyphs"),
+                shifts.unequal_figure,
             ),
         ),
         quick="gaussian-classes-*",
