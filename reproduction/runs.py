@@ -354,7 +354,7 @@ def any_number(seeds: int | None) -> Runs:
     short = {**_ON_A_CPU, "train.steps": 4_000, "train.tasks": 1, "train.validate_every": 500, "test.tasks": 1_000}
     others = list(product(("gp-vib-cosine", "proto-net"), (1, 5)))
     runs: Runs = {}
-    for column, changes, more in (("glyphs", {}, others), ("omniglot-emnist", short, others[:1])):
+    for column, changes, more in (("glyphs", {}, others), ("omniglot-emnist", short, others[:2])):
         learners = []
         for row in ("gaussian-classes", "gp-vib-cosine", "proto-net"):
             numbers = recipes.one_or_two(paper_s(column, row, 1).config)

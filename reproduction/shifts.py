@@ -5,6 +5,8 @@ from math import ceil
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
 from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS
 from metavib.show.plots import COLOURS, INK, STYLE
@@ -14,6 +16,7 @@ from reproduction.tables import row as row_of_record
 
 PLAIN = "as in training"
 KINDS = (("metrics", ""), ("tempered_metrics", ", with a temperature"))
+APART, ALIKE = "classes have different numbers of points", "classes have as many each"
 BY = {"probability": "probability", "mean": "mean, or distance", "variance": "variance"}
 
 
@@ -95,29 +98,32 @@ def unequal_figure(records: Records) -> Figure:
     Of several experiments it is the first.
     """
     records = next(iter(by_experiment(records).values()))
-    colours: dict[str, str] = {}
+    names = list(dict.fromkeys(map(_learner, records.values())))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    tested = sorted({row["shots"] for record in records.values() for row in record["evaluation"]["rows"]})
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10.5, 3.6))
+        figure = Figure(figsize=(10.5, 3.9))
         axes = figure.subplots(1, 3)
         for record in records.values():
-            name, rows = _learner(record), record["evaluation"]["rows"]
-            apart = "min_shots" in rows[0]
-            colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+            rows = record["evaluation"]["rows"]
             found = [row["metrics"] for row in rows]
             heights = (
                 [100 * m["accuracy"]["mean"] for m in found],
                 [m["nll"]["mean"] for m in found],
                 [100 * m["ece"] for m in found],
             )
-            style = {"color": colour, "ls": "-" if apart else ":", "lw": 1.4, "marker": "o", "ms": 3}
+            style = {"color": colours[_learner(record)], "ls": "-" if "min_shots" in rows[0] else ":", "lw": 1.4}
             for ax, y in zip(axes, heights, strict=True):
-                label = f"{name}, {'different numbers' if apart else 'as many each'}"
-                ax.plot([row["shots"] for row in rows], y, label=label, **style)
+                ax.plot([row["shots"] for row in rows], y, marker="o", ms=3, **style)
         for ax, label in zip(axes, ("accuracy %", "NLL", "ECE %"), strict=True):
-            ax.set(xlabel="most points of a class", ylabel=label, xticks=sorted({r["shots"] for r in rows}))
-        figure.legend(
-            *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8
-        )
+            ax.set(xlabel="most points of a class", ylabel=label, xticks=tested)
+        axes[1].set_yscale("log")
+        axes[1].yaxis.set_major_formatter("{x:g}")
+        axes[1].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes[1].yaxis.set_minor_locator(NullLocator())
+        kinds = [Line2D([], [], color=INK, ls=ls, label=label) for ls, label in (("-", APART), (":", ALIKE))]
+        lines = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+        figure.legend(handles=lines + kinds, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
