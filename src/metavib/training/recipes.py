@@ -76,9 +76,12 @@ def _of_any_number(config: Config) -> Config:
     tasks = config.tasks
     if config.method != CLASSES or tasks.alphabets:  # each alphabet's characters have as many points
         return config
-    most, tested = max(SEVERAL, tasks.shots), config.test.shots or [tasks.shots]
-    numbers = {"tasks.shots": most, "tasks.min_shots": 1, "tasks.queries": tasks.shots + tasks.queries - most}
-    return override(config, {**numbers, "test.shots": tested})
+    images, most = tasks.shots + tasks.queries, max(SEVERAL, tasks.shots)
+    if config.train.splits > 1:
+        numbers = _with_a_second({"tasks.queries": images - 1, "train.splits": images})
+    else:
+        numbers = {"tasks.shots": most, "tasks.min_shots": 1, "tasks.queries": images - most}
+    return override(config, {**numbers, "test.shots": config.test.shots or [tasks.shots]})
 
 
 # Regression
@@ -217,8 +220,12 @@ def one_or_two(config: Config) -> Changes:
     """
     images = config.tasks.shots + config.tasks.queries
     changes = _all_splits(override(config, {"tasks.shots": 1, "tasks.queries": images - 1}))
-    numbers = {"tasks.shots": 2, "tasks.min_shots": 1, "tasks.queries": changes["tasks.queries"] - 1}
-    return {**changes, **numbers, "test.shots": list(config.test.shots or [config.tasks.shots])}
+    return {**_with_a_second(changes), "test.shots": list(config.test.shots or [config.tasks.shots])}
+
+
+def _with_a_second(changes: Changes) -> Changes:
+    """Tasks of one shot in all their splits, every second of which has another point of some classes."""
+    return {**changes, "tasks.shots": 2, "tasks.min_shots": 1, "tasks.queries": changes["tasks.queries"] - 1}
 
 
 def tasks_of(ways: int, images: int, shots: int) -> Changes:
@@ -453,6 +460,8 @@ def _own(experiment: str, method: str, shots: int | None) -> Changes:
     changes["tasks.queries"] = images - (shots or 1)
     if method == "gp-vib":
         changes |= {**_LARGE_SITES, **tasks_of(10, images, shots or 1)}
+    elif method == CLASSES:
+        changes |= tasks_of(10, images, shots or 1)
     elif method == "gp-maml":
         changes |= _LARGE_SITES
     elif method == "relation-net":

@@ -203,7 +203,7 @@ def _sizes(config: Config, counts: Counts, said: Collection[str]) -> dict[str, A
         changes["tasks.shots"] = shots = max(1, min(shots, images // 2))
     changes["tasks.queries"] = max(1, images - shots)
     if config.train.splits > 1:  # a support of which nothing is missing
-        changes["train.splits"] = max(1, min(images, counts.least) // shots)
+        changes["train.splits"] = max(1, min(images, counts.least) // (shots if tasks.min_shots is None else 1))
     return changes
 
 
