@@ -22,7 +22,7 @@ from metavib.training.config import Config, read
 from metavib.training.fields import override
 from metavib.training.run_folder import CONFIG, LAST, RECORD, is_run
 from reproduction import store
-from reproduction.queue import run_all
+from reproduction.queue import RunFailed, run_all
 from reproduction.studies import STUDIES
 from reproduction.study import SEEDS, Run, Runs, Study
 
@@ -81,8 +81,15 @@ def make(
         found = read_json(folder / name / RECORD)
         store.add(book, [{"name": name, "variant": missing[name].variant, **found}])
 
+    problems: list[RunFailed] = []
     try:
-        run_all(configs, folder, jobs=jobs, quiet=quiet, trained=_trained(configs, out), done=keep)
+        for turn in _in_turn(configs):
+            try:
+                run_all(turn, folder, jobs=jobs, quiet=quiet, trained=_trained(turn, out), done=keep)
+            except RunFailed as problem:
+                problems.append(problem)
+        if problems:
+            raise problems[0]
     finally:  # what has come out is shown, whatever else failed
         text = _write(study, out / study.name, book, note=QUICK_NOTE if quick else "")
     if text is None:
@@ -231,6 +238,16 @@ def _copy_recorded(missing: Runs, book: Path) -> Runs:
     if copied:
         store.add(book, copied)
     return left
+
+
+def _in_turn(missing: dict[str, Config]) -> tuple[dict[str, Config], dict[str, Config]]:
+    """The runs that train, and those that test what one of these has trained."""
+    training: dict[str, Config] = {}
+    testing: dict[str, Config] = {}
+    for name, config in missing.items():
+        known = any(other != config and other.trains_like(config) for other in training.values())
+        (testing if known else training)[name] = config
+    return training, testing
 
 
 def _trained(missing: dict[str, Config], out: Path) -> dict[str, Path]:

@@ -302,6 +302,13 @@ def test_what_is_trained_is_only_tested_where_the_test_alone_differs(here, tmp_p
     assert [row["shots"] for row in record["evaluation"]["rows"]] == [1, 15]
 
 
+def test_runs_of_a_study_that_differ_in_their_test_alone_are_trained_once(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(make, "quickened", smaller)
+    made("any-number", tmp_path, quick=True, only="gaussian-classes-*")
+    trained = tmp_path / "any-number" / "gaussian-classes-improved-numbers-equal-2"
+    assert "--trained" not in here[0] and ["--trained", str(trained)] == here[1][-2:] and len(here) == 2
+
+
 def test_a_failing_run_leaves_the_others_on_record_and_in_the_table(here, tmp_path, monkeypatch):
     def broken(config: Config) -> Config:
         return override(smaller(config), {"model.kernel": "rbg"} if config.train.beta < 1 else {})
