@@ -61,6 +61,7 @@ LEARNED = {
     "numbers": ", from one or two points",
     "one": ", from one point",
     "five": ", from five points",
+    "sites": ", larger sites",
     "longer": ", 12,000 steps",
 }
 """What a method learned from, by a word of its variant."""
