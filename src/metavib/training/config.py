@@ -145,7 +145,8 @@ class TasksConfig:
             mini-imagenet, cub, mini-imagenet-cub, characters, images or embeddings.
         shots: K, the number of support points of a task (of each class, in classification).
         queries: the number of query points of a task (of each class, in classification).
-        min_shots: where set, every task draws its own number of support points, uniformly between this and `shots`.
+        min_shots: where set, every task draws its own number of support points, uniformly between this and `shots`; in
+            classification every class of it does. With `train.splits` the splits go through these numbers instead.
         kernel: kernel of the Gaussian process that the tasks of `gaussian` are drawn from: rbf, matern32 or matern52.
         lengthscale: lengthscale of that kernel.
         noise: noise variance of those tasks.
