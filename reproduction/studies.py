@@ -130,7 +130,7 @@ _ALL = (
     Study(
         name="beta",
         title="Beta",
-        about=f"GP-VIB against the weight of the KL. {INTERVALS}",
+        about=f"GP-VIB against the weight of the KL; on Omniglot in 2,000 steps of four tasks, on a CPU. {INTERVALS}",
         runs=runs.beta,
         tables=curves.beta,
         drawings=(Drawing("beta.png", "Scores against beta, with 95% intervals", figures.beta),),
