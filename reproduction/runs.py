@@ -360,9 +360,8 @@ def any_number(seeds: int | None) -> Runs:
             numbers = recipes.one_or_two(paper_s(column, row, 1).config)
             learners.append(_ours(column, row, 1).changed("numbers", numbers | changes))
         learners += [_ours(column, row, k).changed("one" if k == 1 else "five", changes) for row, k in more]
-        if (
-            changes
-        ):  # a larger start of GP-VIB's sites is what the recipe of the built-in characters has for being short
+        if changes:
+            # A larger start of GP-VIB's sites, as the recipe of the built-in characters has for being short.
             classes, gp_vib, *_ = learners
             learners.append(gp_vib.changed("sites", recipes.LARGE_START | recipes.SITE_RATES))
             learners.append(classes.changed("longer", {"train.steps": 12_000}))

@@ -163,14 +163,13 @@ def resplit(task: Task, splits: int, *, classes: int = 1, least: int | None = No
     support, query = (Examples(*parts) for parts in zip(*columns, strict=True))
     if least is None:
         return Task(support, query)
-    chosen = _numbers(splits, classes, least, n).to(query.y.device).unsqueeze(-1) > torch.arange(
-        n + v, device=query.y.device
-    )
+    positions = torch.arange(n + v, device=query.y.device)
+    chosen = positions < _numbers(splits, classes, least, n, device=positions.device).unsqueeze(-1)
     masks = chosen[..., :n].flatten(-2), ~chosen[..., least:].flatten(-2)
     return Task(*(side._replace(mask=side.mask & mask) for side, mask in zip((support, query), masks, strict=True)))
 
 
-def _numbers(splits: int, classes: int, least: int, most: int) -> Tensor:
+def _numbers(splits: int, classes: int, least: int, most: int, *, device: torch.device) -> Tensor:
     """How many support points each class has in each split `(splits, classes)`."""
-    each, larger = torch.arange(classes), torch.arange(splits).unsqueeze(-1) % (most - least + 1)
-    return least + each % (larger + 1)
+    each, larger = torch.arange(classes, device=device), torch.arange(splits, device=device).unsqueeze(-1)
+    return least + each % (larger % (most - least + 1) + 1)
