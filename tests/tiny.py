@@ -53,6 +53,7 @@ _GLYPHS: dict[str, Any] = {
     "train.validation_tasks": 3,
     "train.save_every": 2,
     "train.log_every": 1,
+    "test.shots": [],  # as in training, which recipes of Gaussian classes do not have
     "test.tasks": 4,
     "test.queries": 3,
     "test.weight_samples": 2,
