@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,9 +22,12 @@ from data_files import (
 from metavib.data import catalog, dataset_root, splits
 from metavib.data.archive import read_npz
 from metavib.data.catalog import DATASETS, find
-from metavib.data.characters import alphabet, omniglot
-from metavib.data.class_splits import EXPERIMENTS
+from metavib.data.characters import alphabet, emnist, omniglot
+from metavib.data.class_splits import CHARACTERS, EXPERIMENTS, checksums
+from metavib.data.ink import inked
 from metavib.data.photographs import MINI_IMAGENET_CLASSES as CLASSES
+from metavib.training.config import TasksConfig
+from metavib.training.protocols.seen import load
 
 COUNTS = {
     "omniglot-emnist": (1597, 31, 31),
@@ -108,6 +112,29 @@ def test_augmented_omniglot_splits_by_alphabet_with_20_characters_each(places):
     assert all(
         sum(alphabet(n) == a for n in part.names) >= 20 for part, s in zip(parts, alphabets, strict=True) for a in s
     )
+
+
+@pytest.mark.parametrize("name", CHARACTERS)
+def test_characters_are_ink_in_every_part_where_a_config_says_so(name, places, monkeypatch):
+    monkeypatch.setenv("METAVIB_CACHE", str(places["cache"]))
+    drawn = {}  # a drawing of 28 x 28 is its own picture where nothing is cut off
+    for data in (omniglot(**places), emnist(crop=False, **places)):
+        drawn |= {data.names[label]: image for image, label in zip(data.images, data.labels.tolist(), strict=True)}
+    tasks = TasksConfig(name=name, channels=1, size=28, root=str(places["root"]))
+    for plain, ink in zip(load(tasks), load(replace(tasks, ink=True)), strict=True):
+        assert plain.names == ink.names
+        for label, n in enumerate(ink.names[:5]):
+            found = ink.images[ink.labels == label][-1]
+            assert np.array_equal(found[0], inked(drawn[n.removesuffix("/rot000")].numpy()))
+            assert not np.array_equal(found, plain.images[plain.labels == label][-1])
+
+
+def test_what_is_brought_to_ink_is_read_from_the_largest_drawings(tmp_path):
+    rows = omniglot_rows({"Greek": 1}, {"Angelic": 1}, drawers=1)
+    omniglot_packed(tmp_path / "omniglot_28.npz", rows, images=noise(0, len(rows), 28, 28))
+    omniglot_packed(tmp_path / "omniglot_105.npz", rows)
+    assert list(checksums("omniglot", tmp_path)) == ["omniglot_28.npz"]
+    assert list(checksums("omniglot", tmp_path, ink=True)) == ["omniglot_105.npz"]
 
 
 def test_mini_imagenet_to_cub_trains_on_all_hundred_classes(places):

@@ -2,12 +2,14 @@
 
 import unicodedata
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from metavib.data import glyphs as module
 from metavib.data.glyphs import TEST, TRAIN, VALIDATION, Distortion, glyphs
+from metavib.data.ink import inked
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +29,14 @@ STILL = Distortion(rotation=0, shear=0, scale=0, shift=0, elastic=0, stroke=(0, 
 def still(cache):
     """One picture of each class, undistorted, in a font of its own choice."""
     return glyphs(instances=1, distortion=STILL, cache=cache)
+
+
+def test_pictures_may_be_brought_to_ink(still, cache):
+    ink = glyphs(instances=1, distortion=STILL, ink=True, cache=cache)
+    for plain, found in zip(still, ink, strict=True):
+        assert plain.names == found.names
+        for drawing, picture in zip(plain.images[:20], found.images[:20], strict=True):
+            assert np.array_equal(picture[0], inked(drawing.numpy()))
 
 
 def test_there_are_enough_classes_and_equally_many_pictures_of_each(small):

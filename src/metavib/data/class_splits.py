@@ -47,8 +47,8 @@ def splits(name: str, *, root: Place = None, cache: Place = None, **options: Any
         name: a key of `EXPERIMENTS`.
         root: where datasets lie: the argument, else `$METAVIB_DATA`, else `./data`.
         cache: where caches live: the argument, else `$METAVIB_CACHE`, else `~/.cache/metavib`.
-        **options: those of the experiment's own function; those with characters have `crop`, two `rotations`
-            and one `shuffled`.
+        **options: those of the experiment's own function; those with characters have `crop` and `ink`, two
+            `rotations` and one `shuffled`.
 
     Example:
         Data that is not there is asked for, with the places it can be had from.
@@ -65,7 +65,9 @@ def splits(name: str, *, root: Place = None, cache: Place = None, **options: Any
     return EXPERIMENTS[name](root=root, cache=cache, **options)
 
 
-def omniglot_emnist(*, root: Place = None, cache: Place = None, rotations: bool = False, crop: bool = True) -> Splits:
+def omniglot_emnist(
+    *, root: Place = None, cache: Place = None, rotations: bool = False, crop: bool = True, ink: bool = False
+) -> Splits:
     """From Omniglot without its Latin alphabet to EMNIST.
 
     Args:
@@ -75,9 +77,10 @@ def omniglot_emnist(*, root: Place = None, cache: Place = None, rotations: bool 
             Titsias et al. (2021) speaks of rotations (and of 4,114 classes, which is no multiple of four);
             the code it builds on has the 1,597 unrotated ones.
         crop: resizes to 32 and takes the centre 28, as that code does, rather than resize to 28.
+        ink: brings every picture to dark ink on white paper instead (`metavib.data.ink`).
     """
-    drawn = characters.omniglot(root=root, cache=cache, crop=crop)
-    written = characters.emnist(root=root, cache=cache, crop=crop)
+    drawn = characters.omniglot(root=root, cache=cache, crop=crop, ink=ink)
+    written = characters.emnist(root=root, cache=cache, crop=crop, ink=ink)
     train = select_classes(drawn, [name for name in drawn.names if characters.alphabet(name) != "Latin"])
     even, odd = (select_classes(written, range(start, written.classes, 2)) for start in (0, 1))
     if rotations:
@@ -86,7 +89,13 @@ def omniglot_emnist(*, root: Place = None, cache: Place = None, rotations: bool 
 
 
 def omniglot(
-    *, root: Place = None, cache: Place = None, rotations: bool = True, shuffled: bool = False, crop: bool = False
+    *,
+    root: Place = None,
+    cache: Place = None,
+    rotations: bool = True,
+    shuffled: bool = False,
+    crop: bool = False,
+    ink: bool = False,
 ) -> Splits:
     """Omniglot with the split of Vinyals et al. (2016), or with that of Finn et al. (2017).
 
@@ -101,8 +110,9 @@ def omniglot(
         rotations: whether quarter turns are classes of their own.
         shuffled: the second split (with an order of our own: that of Finn et al. is their disk's).
         crop: resizes to 32 and takes the centre 28, rather than resize to 28.
+        ink: brings every picture to dark ink on white paper instead (`metavib.data.ink`).
     """
-    data = characters.omniglot(root=root, cache=cache, crop=crop)
+    data = characters.omniglot(root=root, cache=cache, crop=crop, ink=ink)
     parts = _shuffled(data.names) if shuffled else _in_order(data.names)
     chosen = Splits(*(select_classes(data, names) for names in parts))
     train, validation, test = _FINN if shuffled else _VINYALS
@@ -124,7 +134,7 @@ def _shuffled(names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     return order[:train], order[train : train + validation], order[train + validation :]
 
 
-def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = False) -> Splits:
+def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = False, ink: bool = False) -> Splits:
     """Omniglot by alphabet: train on background alphabets, test on the evaluation ones.
 
     An alphabet is a task of 20 characters, so the four background alphabets with fewer are left out. The
@@ -135,8 +145,9 @@ def augmented_omniglot(*, root: Place = None, cache: Place = None, crop: bool = 
         root: where datasets lie.
         cache: where caches live.
         crop: resizes to 32 and takes the centre 28, rather than resize to 28.
+        ink: brings every picture to dark ink on white paper instead (`metavib.data.ink`).
     """
-    data = characters.omniglot(root=root, cache=cache, crop=crop)
+    data = characters.omniglot(root=root, cache=cache, crop=crop, ink=ink)
     length = Counter(map(characters.alphabet, data.names))
 
     def part_of(name: str) -> str:
@@ -178,14 +189,14 @@ def mini_imagenet_cub(*, root: Place = None, cache: Place = None) -> Splits:
     return _checked("mini-imagenet-cub", Splits(train, *held_out), (100, 50, 50))
 
 
-def all_characters(*, root: Place = None, cache: Place = None) -> Splits:
-    """All of Omniglot with its quarter turns, to EMNIST, every character as ink (`metavib.data.ink`).
+def all_characters(*, root: Place = None, cache: Place = None, ink: bool = True) -> Splits:
+    """All of Omniglot with its quarter turns, to EMNIST, every character as ink (`metavib.data.ink`) or as it is.
 
     For a model that is to be used, and not compared: the 26 letters of Omniglot's Latin alphabet, drawn with a mouse,
     are among the training classes here, and letters of the same names, written with a pen, are validated and tested on.
     """
-    drawn = characters.omniglot(root=root, cache=cache, ink=True)
-    written = characters.emnist(root=root, cache=cache, ink=True)
+    drawn = characters.omniglot(root=root, cache=cache, ink=ink)
+    written = characters.emnist(root=root, cache=cache, ink=ink)
     even, odd = (select_classes(written, range(start, written.classes, 2)) for start in (0, 1))
     return _checked("characters", Splits(with_rotations(drawn), even, odd), (4 * 1623, 31, 31))
 
@@ -223,6 +234,8 @@ _DATASETS = {
     "mini-imagenet-cub": ("mini-imagenet", "cub"),
     "characters": ("omniglot", "emnist"),
 }
+CHARACTERS = tuple(name for name, datasets in _DATASETS.items() if "omniglot" in datasets)
+"""The experiments whose pictures show characters, and can be brought to ink on paper."""
 
 
 def datasets(experiment: str) -> frozenset[str]:
@@ -236,17 +249,19 @@ def datasets(experiment: str) -> frozenset[str]:
     return frozenset(_DATASETS.get(experiment, (experiment,)))
 
 
-def checksums(experiment: str, root: Place = None) -> dict[str, str]:
+def checksums(experiment: str, root: Place = None, *, ink: bool = False) -> dict[str, str]:
     """SHA-256 by file name, of the files an experiment's datasets are read from.
 
     Args:
         experiment: a key of `metavib.data.EXPERIMENTS`.
         root: where datasets lie: the argument, else `$METAVIB_DATA`, else `./data`.
+        ink: whether characters are brought to ink on paper, from the largest drawings that there are.
     """
     found: dict[str, str] = {}
     for dataset in _DATASETS[experiment]:
         if dataset == "omniglot":
-            files = characters.omniglot_files(root, crop=experiment in ("omniglot-emnist", "characters")).files
+            large = ink or experiment in ("omniglot-emnist", "characters")
+            files = characters.omniglot_files(root, crop=large).files
         else:
             files = find(dataset, root).files
         found |= {file.name: checksum(file) for file in files}

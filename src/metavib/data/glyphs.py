@@ -31,6 +31,8 @@ from PIL import Image, ImageFont
 from torch import Tensor
 
 from metavib.data.cache import cached
+from metavib.data.ink import VERSION as INK_VERSION
+from metavib.data.ink import all_inked
 from metavib.data.labelled import Labelled, Splits, check_disjoint
 
 # Scripts written from right to left are escaped: an editor would show their lines in another order.
@@ -121,6 +123,7 @@ def glyphs(
     seed: int = 0,
     instances: int = 20,
     distortion: Distortion = Distortion(),  # noqa: B008 (frozen)
+    ink: bool = False,
     cache: Path | str | None = None,
 ) -> Splits:
     """The dataset: `instances` pictures `(1, 28, 28)` of every character, black on white, split by alphabet.
@@ -132,6 +135,7 @@ def glyphs(
         seed: of the fonts and distortions drawn.
         instances: how many pictures a class has.
         distortion: how much they differ.
+        ink: brings every picture to dark ink on white paper (`metavib.data.ink.inked`).
         cache: the folder caches live in; see `cache_root`.
     """
     if instances < 1:
@@ -145,9 +149,10 @@ def glyphs(
         generator = torch.Generator().manual_seed(int(stream))
 
         def build() -> Labelled:
-            return _pictures(alphabets, drawer(), instances, distortion, generator)
+            drawn = _pictures(alphabets, drawer(), instances, distortion, generator)
+            return drawn._replace(images=torch.from_numpy(all_inked(drawn.images.numpy()))) if ink else drawn
 
-        return cached(f"glyphs-{key}-{name}", fonts, build, root=cache)
+        return cached(f"glyphs-{key}-{name}{f'-ink{INK_VERSION}' if ink else ''}", fonts, build, root=cache)
 
     return check_disjoint(Splits(part("train", TRAIN), part("validation", VALIDATION), part("test", TEST)))
 

@@ -67,6 +67,18 @@ def inked(picture: np.ndarray, *, side: int = SIDE) -> np.ndarray:
     return np.full((side, side), 255, np.uint8) if box is None else _placed(darkness, box, side)
 
 
+def all_inked(pictures: np.ndarray) -> np.ndarray:
+    """Every one of some pictures `(n, C, side, side)` as ink on paper, `(n, 1, side, side)`.
+
+    Example:
+        >>> import numpy as np
+        >>> from metavib.data.ink import all_inked
+        >>> all_inked(np.zeros((2, 3, 28, 28), np.uint8)).shape
+        (2, 1, 28, 28)
+    """
+    return np.stack([inked(picture, side=pictures.shape[-1]) for picture in pictures])[:, None]
+
+
 class Box(NamedTuple):
     """A part of a picture, in shares of its width and height."""
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from metavib.data import characters, photographs
 from metavib.data.augmentations import RandomResizedCrop, Resize, grey, unit
-from metavib.data.ink import inked
+from metavib.data.ink import all_inked
 from metavib.data.labelled import Labelled, first_of_each, labelled, select_classes
 
 OF_CHARACTERS = ("blur", "noise", "inversion", "emnist", "drawings")
@@ -65,7 +65,9 @@ def shifted(data: Labelled, name: str, *, ink: bool = False, root: str | None = 
     else:
         known = ", ".join(dict.fromkeys(OF_CHARACTERS + OF_PHOTOGRAPHS))
         raise ValueError(f"a shift must be one of {known}; got {name!r}.")
-    return found._replace(images=_inked(found.images)) if ink else found
+    if not ink:
+        return found
+    return found._replace(images=torch.from_numpy(all_inked(found.images.cpu().numpy())).to(found.images.device))
 
 
 def drawings(side: int, *, classes: int = 60, each: int = 20, seed: int = 0) -> Labelled:
@@ -127,8 +129,3 @@ def _spoilt(images: Tensor, name: str) -> Tensor:
         for each, pad in ((line, (reach, reach, 0, 0)), (line.mT, (0, 0, reach, reach))):
             x = F.conv2d(F.pad(x, pad, mode="replicate"), each, groups=x.shape[1])
     return x.round().clamp(0, 255).to(torch.uint8).to(images.device)
-
-
-def _inked(images: Tensor) -> Tensor:
-    pictures = [inked(picture, side=images.shape[-1]) for picture in images.cpu().numpy()]
-    return torch.from_numpy(np.stack(pictures))[:, None].to(images.device)

@@ -153,7 +153,7 @@ def data(tasks: TasksConfig) -> dict[str, str] | str | None:
 
     try:
         if tasks.name in class_splits.EXPERIMENTS:
-            return class_splits.checksums(tasks.name, tasks.root)
+            return class_splits.checksums(tasks.name, tasks.root, ink=tasks.ink)
         if tasks.name == "images" and tasks.root is not None:
             return {Path(tasks.root).name: class_splits.checksum(Path(tasks.root))}
     except OSError:

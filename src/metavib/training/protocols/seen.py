@@ -4,6 +4,8 @@
 `training_transform` make of a stored picture what the network sees.
 """
 
+from typing import Any
+
 from metavib.data import Splits, class_splits
 from metavib.data.augmentations import (
     BroaderPen,
@@ -33,17 +35,18 @@ def load(tasks: TasksConfig) -> Splits:
     if tasks.name == EMBEDDINGS:
         return embeddings.load(tasks)
     if tasks.name == "glyphs":
-        return glyphs()
+        return glyphs(ink=tasks.ink)
     if tasks.name == "images":
         if tasks.root is None:
             raise ValueError("images needs the folder of class folders: pass --root DIR.")
         minimum = tasks.held_out or tasks.ways
         return folder_splits(tasks.root, **vars(form(tasks)), minimum=minimum, skip_broken=tasks.skip_broken)
+    options: dict[str, Any] = {"ink": tasks.ink} if tasks.name in class_splits.CHARACTERS else {}
     if tasks.name == "omniglot-emnist":
-        return class_splits.splits(tasks.name, root=tasks.root, rotations=tasks.rotations)
-    if tasks.name == "omniglot":
-        return class_splits.splits(tasks.name, root=tasks.root, shuffled=tasks.shuffled)
-    return class_splits.splits(tasks.name, root=tasks.root)
+        options["rotations"] = tasks.rotations
+    elif tasks.name == "omniglot":
+        options["shuffled"] = tasks.shuffled
+    return class_splits.splits(tasks.name, root=tasks.root, **options)
 
 
 def evaluation_transform(tasks: TasksConfig) -> Transform:
