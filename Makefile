@@ -26,7 +26,7 @@ docs: $(READY)
 	$(BIN)/python -m docs.tools
 
 # Every table and figure of the paper in a tiny version, on built-in data: two minutes.
-STUDIES := table-1 figure-2 table-2 calibration omniglot augmented-omniglot beta shots inner-steps objectives embeddings resnet12 shift shift-photographs unequal any-number glyphs
+STUDIES := table-1 figure-2 table-2 calibration omniglot augmented-omniglot beta shots inner-steps objectives embeddings resnet12 shift shift-photographs unequal any-number ink glyphs
 quick: $(READY)
 	set -e; for name in $(STUDIES); do $(BIN)/python -m reproduction $$name --quick --quiet; done
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from metavib.data.shifts import OF_CHARACTERS, OF_PHOTOGRAPHS
 from metavib.training import bundled, recipes
-from metavib.training.config import Config, read
+from metavib.training.config import CLASSES, Config, read
 from metavib.training.fields import override
 from metavib.training.run_folder import CONFIG
 from reproduction.study import Run, Runs, seeded
@@ -79,6 +79,8 @@ def table_2(seeds: int | None) -> Runs:
             cells += _in_fewer_steps([run for run in cells if run.config.method == "maml"])
         if column == "mini-imagenet":
             cells += _more_or_less_on_photographs(cells)
+        classes = _ours(column, CLASSES, 1)  # one training, of one or two points of a class, is tested on any number
+        cells += [classes.changed("", {"test.shots": [shots]}) for shots in (1, 5)]
         cells = [run.changed("", {"test.temperature": True}) for run in cells]
         runs |= seeded({f"{column}/{run.cell}": run for run in cells}, trainings)
     return runs
@@ -123,6 +125,8 @@ def _more_or_less_on_characters(cells: list[Run]) -> list[Run]:
     paper = {run.cell: run.config for run in cells if not run.variant}
     pooled, more = {"model.poolings": 4}, []
     for run in cells:
+        if run.variant == "improved":
+            more.append(run.changed("ink", {"tasks.ink": True}))
         config, ours = run.config, run.variant == "improved" and run.config.method == "gp-vib"
         if config.method == "maml":  # its steps have 32 tasks: as many episodes as the others have, and a few times
             more.append(run.changed("shorter", _as_many_episodes(config)))
@@ -343,6 +347,8 @@ def unequal(seeds: int | None) -> Runs:
 
 UNEQUAL = (("equal", None), ("unequal", 1))
 """Whether classes of a test task have different numbers of points, and the fewest they have then."""
+_SHORT = {**_ON_A_CPU, "train.steps": 4_000, "train.tasks": 1, "train.validate_every": 500, "test.tasks": 1_000}
+_LARGE_SITES = recipes.LARGE_START | recipes.SITE_RATES  # as the recipe of the built-in characters has for being short
 
 
 def any_number(seeds: int | None) -> Runs:
@@ -351,25 +357,39 @@ def any_number(seeds: int | None) -> Runs:
     They learn from one or two points of each class, from one, or from five, in all splits: on the built-in characters,
     and in a short training from Omniglot to EMNIST.
     """
-    short = {**_ON_A_CPU, "train.steps": 4_000, "train.tasks": 1, "train.validate_every": 500, "test.tasks": 1_000}
     others = list(product(("gp-vib-cosine", "proto-net"), (1, 5)))
     runs: Runs = {}
-    for column, changes, more in (("glyphs", {}, others), ("omniglot-emnist", short, others[:2])):
+    for column, changes, more in (("glyphs", {}, others), ("omniglot-emnist", _SHORT, others[:2])):
         learners = []
         for row in ("gaussian-classes", "gp-vib-cosine", "proto-net"):
             numbers = recipes.one_or_two(paper_s(column, row, 1).config)
             learners.append(_ours(column, row, 1).changed("numbers", numbers | changes))
         learners += [_ours(column, row, k).changed("one" if k == 1 else "five", changes) for row, k in more]
         if changes:
-            # A larger start of GP-VIB's sites, as the recipe of the built-in characters has for being short.
             classes, gp_vib, *_ = learners
-            learners.append(gp_vib.changed("sites", recipes.LARGE_START | recipes.SITE_RATES))
+            learners.append(gp_vib.changed("sites", _LARGE_SITES))
             learners.append(classes.changed("longer", {"train.steps": 12_000}))
         for run, (variant, least) in product(learners, UNEQUAL):
             shots = [1, 5, 10] if least is None else [5, 10]
             run = run.changed(variant, {"test.min_shots": least, "test.shots": shots})
             runs[run.cell if column == "glyphs" else f"{column}/{run.cell}"] = run
     return runs
+
+
+def ink(seeds: int | None) -> Runs:
+    """Methods from Omniglot to EMNIST in short trainings, on characters as they are drawn and brought to one form.
+
+    One training of each for all shots, then Gaussian classes in three times as many steps.
+    """
+    tested = {"test.shots": [1, 5, 10]}
+    drawn = [_ours("omniglot-emnist", "dkt-cosine", 1).changed("", _SHORT | tested)]
+    for row in ("proto-net", "gp-vib-cosine", "gaussian-classes"):
+        numbers = recipes.one_or_two(paper_s("omniglot-emnist", row, 1).config)
+        starts = _LARGE_SITES if row == "gp-vib-cosine" else {}
+        drawn.append(_ours("omniglot-emnist", row, 1).changed("", numbers | _SHORT | starts | tested))
+    drawn.append(drawn[-1].changed("longer", {"train.steps": 12_000}))
+    in_one_form = [run.changed("ink", {"tasks.ink": True}) for run in drawn]
+    return {run.cell: run for run in reversed(in_one_form + drawn)}
 
 
 def _behind_photographs(row: str) -> Run:

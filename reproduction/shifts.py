@@ -63,6 +63,7 @@ LEARNED = {
     "five": ", from five points",
     "sites": ", larger sites",
     "longer": ", 12,000 steps",
+    "ink": ", in one form",
 }
 """What a method learned from, by a word of its variant."""
 
@@ -146,6 +147,38 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
     return {row.get("shift", ""): row for row in record["evaluation"]["rows"] if row["shots"] == shots}
 
 
+def one_form(records: Records) -> Figure:
+    """Validation during training, and accuracy against confidence at the fewest shots: solid in one form.
+
+    A colour is a method. Of several lengths of training it is the first.
+    """
+    lines = {line: found[0] for line, found in by_line(records).items() if "longer" not in line[1]}
+    colours = dict(zip(dict.fromkeys(row for row, _ in lines), COLOURS, strict=False))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8.5, 4.2))
+        during, sure = figure.subplots(1, 2)
+        sure.plot([0, 1], [0, 1], color=INK, lw=0.6)
+        for (row, _), record in lines.items():
+            style = {"color": colours[row], "ls": "-" if record["config"]["tasks"].get("ink") else ":", "lw": 1.4}
+            during.plot(*zip(*((step, 100 * score) for step, score in record["validation"]), strict=True), **style)
+            curve = record["evaluation"]["rows"][0]["metrics"]["reliability"]
+            if kept := _kept(curve):
+                sure.plot(*zip(*kept, strict=True), **style)
+        during.set(xlabel="training steps", ylabel="accuracy on validation %")
+        sure.set(xlabel="how sure", ylabel="how often right")
+        marks = [Line2D([], [], color=colour, label=title(row)) for row, colour in colours.items()]
+        forms = (("-", "in one form"), (":", "as drawn"))
+        marks += [Line2D([], [], color=INK, ls=ls, label=label) for ls, label in forms]
+        figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def _kept(curve: dict[str, list[float | None]]) -> list[tuple[float, float]]:
+    """Confidence and accuracy of the bins that have enough points to say something."""
+    points = zip(curve["confidence"], curve["accuracy"], curve["points"], strict=True)
+    return [(c, a) for c, a, n in points if n is not None and n >= 20 and c is not None and a is not None]
+
+
 def reliability(records: Records, *, variants: Collection[str]) -> Figure:
     """Accuracy against confidence at the fewest shots, without a temperature of ours: a panel for each shift.
 
@@ -166,10 +199,7 @@ def reliability(records: Records, *, variants: Collection[str]) -> Figure:
             ax.plot([0, 1], [0, 1], color=INK, lw=0.6, ls="--")
             for i, (name, record) in enumerate(lines.items()):
                 if shift in (tests := by_shift(record, fewest)):
-                    curve = tests[shift]["metrics"]["reliability"]
-                    points = zip(curve["confidence"], curve["accuracy"], curve["points"], strict=True)
-                    kept = [(c, a) for c, a, n in points if n >= 20 and c is not None]
-                    if kept:
+                    if kept := _kept(tests[shift]["metrics"]["reliability"]):
                         colour = COLOURS[i % len(COLOURS)]
                         ax.plot(*zip(*kept, strict=True), "o-", ms=3, lw=1, color=colour, label=name)
             ax.set_title(shift or PLAIN, fontsize=9)

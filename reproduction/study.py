@@ -12,7 +12,7 @@ from metavib.training.config import Config
 from metavib.training.fields import override
 from reproduction.figures import predictions
 from reproduction.store import Records
-from reproduction.tables import Grid, row_of
+from reproduction.tables import Grid, row_of, shots_of
 
 SEEDS = 10  # the most trainings that a cell can have: as many as the paper has anywhere
 
@@ -39,7 +39,8 @@ class Run(NamedTuple):
         """The name of its cell: row, variant and shots."""
         config = self.config
         row = row_of(config.method, config.model.kernel, config.tasks.name)
-        return "-".join(filter(None, (row, self.variant, str(config.tasks.shots))))
+        shots = shots_of(config.tasks.shots, config.tasks.min_shots, config.test.shots)
+        return "-".join(filter(None, (row, self.variant, str(shots))))
 
     def changed(self, variant: str, changes: dict[str, Any]) -> "Run":
         """A variant of it, with some fields of the config changed; its name is added to that of the run's own."""

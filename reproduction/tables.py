@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from metavib.show.tables import markdown as markdown
+from metavib.training.config import CLASSES
 from reproduction import published as paper
 from reproduction.compare import Cell, Estimate, over_trainings
 from reproduction.store import Record, Records
@@ -135,8 +136,20 @@ def row_of(method: str, kernel: str, experiment: str) -> str:
 
 
 def shots(record: Record) -> int:
-    """The shots of a training task."""
-    return record["config"]["tasks"]["shots"]
+    """The shots of the cell that a record belongs to."""
+    tasks, test = record["config"]["tasks"], record["config"].get("test", {})
+    return shots_of(tasks["shots"], tasks.get("min_shots"), test.get("shots", ()))
+
+
+def shots_of(most: int, least: int | None, tested: Sequence[int]) -> int:
+    """The shots of a training task, or of the test, where training tasks have any number of points of a class.
+
+    Args:
+        most: points of a class in a training task.
+        least: the fewest of them, where classes have different numbers.
+        tested: shots at test.
+    """
+    return tested[0] if least is not None and len(tested) == 1 else most
 
 
 def title(row: str, variant: str = "") -> str:
@@ -260,8 +273,10 @@ def _errors_note(records: list[Record]) -> str:
     )
 
 
-LIKE_WITH_LIKE = tuple(row for row in MAIN_TABLE if row.startswith(("gp-vib", "proto-net", "relation-net", "dkt")))
-"""The rows of table 2 that are also there with our own recipe."""
+LIKE_WITH_LIKE = tuple(
+    row for row in (*MAIN_TABLE, CLASSES) if row.startswith(("gp-vib", "proto-net", "relation-net", "dkt", CLASSES))
+)
+"""The rows of table 2 that are also there with our own recipe, and a method that has no other."""
 
 
 def table_2(records: Records) -> list[Grid]:
@@ -280,7 +295,7 @@ def _blocks(name: str, records: Records) -> list[Grid]:
     heading = EXPERIMENTS.get(name, name)
     ours = {run: record for run, record in records.items() if record["variant"].startswith("improved")}
     paper_s = {run: record for run, record in records.items() if run not in ours}
-    same: dict[Line, list[Record]] = {(row, "improved"): [] for row in LIKE_WITH_LIKE} | by_line(ours)
+    same: dict[Line, list[Record]] = {(row, "improved"): [] for row in LIKE_WITH_LIKE} | by_line(ours, LIKE_WITH_LIKE)
     return [
         _table_2(name, f"{heading}, the paper's recipe", by_line(paper_s, whole=True), paper_s),
         _table_2(name, f"{heading}, our recipe for all", same, ours),

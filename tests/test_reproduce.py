@@ -82,7 +82,8 @@ def test_a_run_has_its_cell_from_its_config_and_its_variant_and_its_name_says_th
         assert place not in places
         places.add(place)
         if run.config.device == "cuda":  # what a CPU does is trained once
-            assert key.endswith(f"-{run.config.tasks.shots}-seed{run.config.seed}")
+            tasks, tested = run.config.tasks, run.config.test.shots
+            assert key.endswith(f"-{tables.shots_of(tasks.shots, tasks.min_shots, tested)}-seed{run.config.seed}")
             assert name == "beta" or key.rpartition("/")[2] == f"{run.cell}-seed{run.config.seed}"
 
 
@@ -100,7 +101,8 @@ def test_table_2_has_every_column_method_and_shot():
     five = configs("table-2", 5)
     assert {f"cub/maml-5-seed{seed}" for seed in range(5)} <= set(five) and "cub/maml-5-seed5" not in five
     for name, config in five.items():
-        assert name.endswith(f"-{config.tasks.shots}-seed{config.seed}") and name.startswith(f"{config.tasks.name}/")
+        k = config.test.shots[0] if config.method == "gaussian-classes" else config.tasks.shots
+        assert name.endswith(f"-{k}-seed{config.seed}") and name.startswith(f"{config.tasks.name}/")
         assert (config.device, config.repeats) == ("cuda", 1) and config.precision in ("tf32", "bf16")
 
 
