@@ -379,7 +379,7 @@ def any_number(seeds: int | None) -> Runs:
 def ink(seeds: int | None) -> Runs:
     """Methods from Omniglot to EMNIST in short trainings, on characters as they are drawn and brought to one form.
 
-    One training of each for all shots, then Gaussian classes in three times as many steps.
+    One training of each serves all shots.
     """
     tested = {"test.shots": [1, 5, 10]}
     drawn = [_ours("omniglot-emnist", "dkt-cosine", 1).changed("", _SHORT | tested)]
@@ -387,7 +387,6 @@ def ink(seeds: int | None) -> Runs:
         numbers = recipes.one_or_two(paper_s("omniglot-emnist", row, 1).config)
         starts = _LARGE_SITES if row == "gp-vib-cosine" else {}
         drawn.append(_ours("omniglot-emnist", row, 1).changed("", numbers | _SHORT | starts | tested))
-    drawn.append(drawn[-1].changed("longer", {"train.steps": 12_000}))
     in_one_form = [run.changed("ink", {"tasks.ink": True}) for run in drawn]
     return {run.cell: run for run in reversed(in_one_form + drawn)}
 

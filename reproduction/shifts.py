@@ -150,9 +150,9 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
 def one_form(records: Records) -> Figure:
     """Validation during training, and accuracy against confidence at the fewest shots: solid in one form.
 
-    A colour is a method. Of several lengths of training it is the first.
+    A colour is a method.
     """
-    lines = {line: found[0] for line, found in by_line(records).items() if "longer" not in line[1]}
+    lines = {line: found[0] for line, found in by_line(records).items()}
     colours = dict(zip(dict.fromkeys(row for row, _ in lines), COLOURS, strict=False))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.5, 4.2))
