@@ -54,7 +54,10 @@ def test_a_json_file_that_holds_no_table_is_refused(tmp_path):
         read(tmp_path / "list.json")
 
 
+ALPHABETS = {"tasks.name": "augmented-omniglot", "tasks.alphabets": True}
 BAD = [
+    (ALPHABETS | {"test.min_shots": 1}, "Leave them out; got None and 1"),
+    (ALPHABETS | {"tasks.min_shots": 1}, "Leave them out; got 1 and None"),
     ({"method": "mamml"}, "method must be one of gp-vib"),
     ({"precision": "half"}, "precision must be one of"),
     ({"model.scale": 0.0}, "model.scale must be positive; got 0.0"),
@@ -120,6 +123,11 @@ UNBUILDABLE = [
     ({"tasks.shots": -1}, "shots >= 0"),
     ({"tasks.queries": 0}, "queries >= 1"),
     ({"tasks.min_shots": 50}, "min_shots must lie in"),
+    (
+        {"tasks.name": "augmented-omniglot", "tasks.alphabets": True, "test.min_shots": 1},
+        "Leave them out; got None and 1",
+    ),
+    ({"tasks.name": "augmented-omniglot", "tasks.alphabets": True, "tasks.min_shots": 1}, "Leave them out; got 1 and"),
     ({"method": "gp-maml", "model.inner_steps": -1}, "inner steps must be >= 0"),
     ({"method": "gp-maml", "model.inner_rate": 0.0}, "their size > 0"),
     ({"method": "proto-net", "train.beta": 0.0}, "classifier"),

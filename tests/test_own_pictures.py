@@ -337,7 +337,7 @@ def test_training_starts_from_the_bundled_model_where_validation_is_for_it(root,
     assert (config.model.pretrained, config.tasks.ink, config.tasks.kind) == ("characters", True, "characters")
     assert replace(config.model, pretrained="") == known.config.model and config.train.lr == recipes.STARTED["train.lr"]
     assert not resolved(album(tmp_path / "bars", character, [6] * 9)).model.pretrained  # whose places tell them apart
-    assert not resolved(drawn, "proto-net").model.pretrained
+    assert not resolved(drawn, "matching-net").model.pretrained
     for said in ({"model.kernel": "cosine"}, {"model.pretrained": ""}, {"tasks.size": 28}):
         assert not resolved(drawn, said=said).tasks.ink
 
@@ -361,6 +361,28 @@ def test_a_run_that_starts_from_the_bundled_model_is_no_worse_than_it_on_validat
     assert world.temperature(first, first).at(1) == pytest.approx(general["temperature at 1"])
     ratio = general["temperature at 1"] / first["temperature at 1"]
     assert world.temperature(later[0], first).at(1) == pytest.approx(later[0]["temperature at 1"] * ratio)
+
+
+@pytest.mark.parametrize("method", ["gp-vib", "gaussian-classes", "proto-net", "dkt"])
+def test_another_method_starts_from_the_network_of_the_bundled_model_alone(root, method):
+    """The features are those of the bundled model; numbers behind them are as new, and so is the temperature."""
+    known = bundled.checkpoint_of("characters")
+    if method == known.config.method:
+        pytest.skip("the method of the bundled model, which starts as that model is")
+    config = override(resolved(album(root, sketch, [6] * 9), method), _BRIEF)
+    assert config.model.pretrained == "characters" and config.train.lr == recipes.STARTED["train.lr"]
+    own = recipes.recipe("images", method)
+    assert (config.model.kernel, config.train.site_lr) == (own.model.kernel, own.train.site_lr)
+    world, new, begun = experiment(config), build.model(config), build.model(config)
+    world.acquaint(begun)
+    assert world.known_temperature.plain
+    theirs = known.part("model")
+    for name, tensor in begun.state_dict().items():
+        network = name.removeprefix("prior.functions.").removeprefix("prior.")
+        if network.startswith("network."):
+            torch.testing.assert_close(tensor, theirs[f"prior.{network}"].to(tensor.dtype))
+        else:
+            torch.testing.assert_close(tensor, new.state_dict()[name])
 
 
 def test_the_network_runs_once_under_a_temperature_of_each_picture(root, monkeypatch):

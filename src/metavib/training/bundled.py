@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from metavib.files import read_json
+from metavib.model import Model
+from metavib.networks.weights import Network
 from metavib.training import run_folder
 from metavib.training.checkpoint import Checkpoint
 
 MODELS = Path(__file__).parents[1] / "models"
+NETWORK = "prior.network."  # begins the names of its weights
 ABOUT = "about.json"  # what a model is, in words: what, data, licence, limits
 
 
@@ -50,6 +53,22 @@ def folder_of(name: str) -> Path:
 def checkpoint_of(name: str) -> Checkpoint:
     """The weights of the model of a name, its config and the temperature of its probabilities."""
     return run_folder.chosen(folder_of(name))
+
+
+def start(model: Model, known: Checkpoint, *, whole: bool) -> None:
+    """Gives a new model the weights of one that comes with the package.
+
+    Args:
+        model: to be trained.
+        known: a GP-VIB or Gaussian classes, whose network has the shape of the new model's.
+        whole: all weights; otherwise those of the network alone, as for another method.
+    """
+    weights = known.part("model")
+    if whole:
+        model.load_state_dict(weights)
+        return
+    network = next(part for part in model.modules() if isinstance(part, Network))
+    network.load_state_dict({name.removeprefix(NETWORK): w for name, w in weights.items() if name.startswith(NETWORK)})
 
 
 def name_of(folder: Path) -> str | None:

@@ -640,6 +640,12 @@ class Config:
                 "test.min_shots is a number of points of a class, 0 or above, where classes are new in each task; got "
                 f"{self.test.min_shots} with {self.tasks.name}."
             )
+        drawn = self.tasks.min_shots if self.train.splits == 1 else None  # of several splits each has its own numbers
+        if self.tasks.alphabets and (drawn, self.test.min_shots) != (None, None):
+            raise ValueError(
+                "tasks.min_shots and test.min_shots give classes different numbers of points; tasks of one alphabet "
+                f"(tasks.alphabets) have as many of each. Leave them out; got {drawn} and {self.test.min_shots}."
+            )
         if self.test.ways < 0 or self.test.ways == 1:
             raise ValueError(f"test.ways must be 0 (as in training), or 2 or above; got {self.test.ways}.")
 

@@ -110,7 +110,7 @@ class Classification(Experiment):
         And shows the embeddings of the training classes to a backbone that centres and whitens by them.
         """
         if self.start is not None:
-            model.load_state_dict(self.start.part("model"))
+            bundled.start(model, self.start, whole=self._starts_as_it_is)
         for part in model.modules():
             if isinstance(part, Embedded):
                 part.look(self.splits.train.images, self.splits.train.labels)
@@ -182,8 +182,13 @@ class Classification(Experiment):
 
     @property
     def known_temperature(self) -> Temperature:
-        """That of the model which training starts from, before validation has said anything."""
-        return PLAIN if self.start is None else self.start.temperature
+        """That of the model which training starts from, before validation has said anything; its network has none."""
+        return self.start.temperature if self.start is not None and self._starts_as_it_is else PLAIN
+
+    @property
+    def _starts_as_it_is(self) -> bool:
+        """Whether the model that training starts from is of the same method, so that its predictions are a start."""
+        return self.start is not None and self.start.config.method == self.config.method
 
     @cached_property
     def _of_all_classes(self) -> dict[str, float]:

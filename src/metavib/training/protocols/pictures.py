@@ -29,7 +29,7 @@ from metavib.data.folder import class_files, given_parts, held_out_sizes
 from metavib.data.ink import without_grain
 from metavib.data.picture import eight_bits, picture
 from metavib.training import build, bundled
-from metavib.training.config import TRANSFER, Config, TasksConfig
+from metavib.training.config import TRANSFER, TUNED, Config, TasksConfig
 from metavib.training.fields import override
 from metavib.training.protocols.classification import Classification
 from metavib.training.protocols.seen import load
@@ -44,6 +44,7 @@ WAYS, LARGEST = 5, 10  # classes of a task in validation and test, and in traini
 START = "characters"  # the bundled model that training may start from
 FEWER = 2 / 3  # of the errors of pixels, that this model may make, for training to start from it
 TRIED = 20  # tasks that say so, at each number of shots
+NETWORK = ("backbone", "width", "extra", "poolings", "norm")  # fields of a model that say what its network is
 SEEN = ("tasks.kind", "tasks.channels", "tasks.size", "tasks.fit", "tasks.ink")  # what a network sees of a picture
 
 
@@ -128,23 +129,19 @@ def started(config: Config, splits: Callable[[TasksConfig], Splits], said: Colle
     pictures like these is asked of the validation tasks: it must make at most two thirds of the errors that nearest
     neighbours and a logistic regression of the pixels make, the better of the two. Where places or colours tell classes
     apart, which the model does not see, or where pictures are photographs, it does not. Colour photographs are not
-    tried. The weights of step 0 are validated like all others, so that a training never ends with worse ones.
+    tried. The weights of step 0 are validated like all others, so that a training never ends with worse ones. Another
+    method than that of `characters` starts from its network alone.
 
     Args:
         config: from `decided`.
         splits: the pictures in the form that a network sees, by its config.
-        said: fields that the user has set: another method, network or form of pictures starts from random weights.
+        said: fields that the user has set: another network or form of pictures starts from random weights.
     """
     own = {field for field in said if field in SEEN or field.startswith("model.")}
     plain = config.tasks.channels == 1 or config.tasks.kind == "characters"
-    if config.method != "gp-vib" or own or not plain:
+    if config.method not in TUNED or own or not plain:
         return config
-    known = bundled.checkpoint_of(START).config
-    tasks = replace(
-        config.tasks, kind="characters", **{f: getattr(known.tasks, f) for f in ("ink", "channels", "size", "fit")}
-    )
-    begun = replace(config, tasks=tasks, model=replace(known.model, pretrained=START))
-    begun = override(begun, _unsaid(STARTED, said))
+    begun = _begun(config, bundled.checkpoint_of(START).config, said)
     few = {"train.validation_tasks": min(TRIED, config.train.validation_tasks)}
     with warnings.catch_warnings(action="ignore"):  # pictures are read again for training, which warns of them
         pixels, world = (Classification(override(c, few), splits(c.tasks)) for c in (config, begun))
@@ -152,6 +149,18 @@ def started(config: Config, splits: Callable[[TasksConfig], Splits], said: Colle
     world.acquaint(model)
     errors = 1 - world.validate(model)["accuracy"]
     return begun if errors <= FEWER * (1 - max(pixels.obvious().values())) else config
+
+
+def _begun(config: Config, known: Config, said: Collection[str]) -> Config:
+    """The config with pictures and network of another; of the same method with all of its model, at rates to match."""
+    tasks = replace(
+        config.tasks, kind="characters", **{f: getattr(known.tasks, f) for f in ("ink", "channels", "size", "fit")}
+    )
+    same = config.method == known.method
+    model = known.model if same else replace(config.model, **{f: getattr(known.model, f) for f in NETWORK})
+    rates = STARTED if same else {"train.lr": STARTED["train.lr"]}
+    begun = replace(config, tasks=tasks, model=replace(model, pretrained=START))
+    return override(begun, _unsaid(rates, said))
 
 
 def _unsaid(changes: dict[str, Any], said: Collection[str]) -> dict[str, Any]:
