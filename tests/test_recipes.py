@@ -182,7 +182,7 @@ def test_gaussian_classes_learn_from_classes_of_different_sizes_whatever_they_ar
             assert config.tasks.min_shots is None and config.tasks.shots == shots
             continue
         assert config.tasks.min_shots == 1 < config.tasks.shots and shots in config.test.shots
-        if make is not recipes.improved:  # whose tasks are those of one shot
+        if make is not recipes.improved and (experiment, shots) != ("characters", 1):
             images = [c.tasks.shots + c.tasks.queries for c in (config, usual)]
             assert images[0] == images[1] and config.tasks.queries >= 1
 

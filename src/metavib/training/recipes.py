@@ -143,7 +143,8 @@ _HIERARCHICAL: Changes = {"method": HIERARCHICAL, "test.shots": [0, 1, 3, 5, 10]
 def default_method(experiment: str, likelihood: str | None = None, *, frozen: bool = False) -> str:
     """The method where nobody names one: gp-vib; on tables hierarchical, unless a likelihood asks for a network.
 
-    Behind a network that stays as it is it is gaussian-classes, whose predictions hold for any numbers of points.
+    Behind a network that stays as it is, and on `characters`, which is to be used on any pictures of these, it is
+    gaussian-classes, whose predictions hold for any numbers of points.
 
     Args:
         experiment: one of `metavib.training.protocols.EXPERIMENTS`.
@@ -154,7 +155,7 @@ def default_method(experiment: str, likelihood: str | None = None, *, frozen: bo
         >>> default_method("glyphs"), default_method("table"), default_method("table", "poisson")
         ('gp-vib', 'hierarchical', 'gp-vib')
     """
-    if frozen:
+    if frozen or experiment == "characters":
         return CLASSES
     fits = experiment == TABLE and likelihood in (None, "gaussian", "bernoulli", "softmax")
     return HIERARCHICAL if fits else "gp-vib"
@@ -322,7 +323,7 @@ _DATA: dict[str, Changes] = {
 # Pictures to be used, and not compared: no protocol of the literature. Training ends with its time or where validation
 # says so, and predictions are calibrated there.
 _OWN: dict[str, Changes] = {
-    "characters": {"train.minutes": 60.0, "train.steps": 18_000},
+    "characters": {"train.minutes": 60.0, "train.steps": 30_000, "model.width": 64},
     "images": {"train.minutes": 10.0, "train.steps": 15_000, "train.patience": 10},
 }
 STARTED: Changes = {"train.lr": 1e-3, "train.scale_lr": 1e-3, "train.site_lr": 1e-3}
@@ -461,7 +462,8 @@ def _own(experiment: str, method: str, shots: int | None) -> Changes:
     if method == "gp-vib":
         changes |= {**_LARGE_SITES, **tasks_of(10, images, shots or 1)}
     elif method == CLASSES:
-        changes |= tasks_of(10, images, shots or 1)
+        many = experiment == "characters" and shots in (None, 1)  # classes: as many pictures in a task, of more of them
+        changes |= tasks_of(20, 5, 1) if many else tasks_of(10, images, shots or 1)
     elif method == "gp-maml":
         changes |= _LARGE_SITES
     elif method == "relation-net":
