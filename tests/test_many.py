@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import cases
-from learners import model, points, softmax
+from learners import WAYS, model, points, softmax
 from metavib import kernels, likelihoods
 from metavib.adapt import many as working
 from metavib.adapt.learner import Learner
@@ -19,6 +19,7 @@ from metavib.baselines import proto_net
 from metavib.encoders import GeneralSites
 from metavib.files import read_tensors
 from metavib.likelihoods.prediction import ClassPrediction, Prediction
+from metavib.methods import gaussian_classes
 from metavib.posteriors import TaskMemory
 from metavib.tasks import scaling as scalings
 from metavib.tasks.scaling import Scaling
@@ -31,6 +32,7 @@ KINDS = {
     "bernoulli": lambda: (model(likelihoods.Bernoulli()), 2),
     "softmax": lambda: (softmax(), 3),
     "softmax rbf": lambda: (softmax(kernel=kernels.RBF()), 3),
+    "gaussian classes": lambda: (gaussian_classes(cases.backbone(), kernels.Cosine(), WAYS).double(), 3),
     "float32": lambda: (model(dtype=torch.float32), 0),
     "maml": lambda: (cases.build(NAMES["maml Gaussian"]), 0),
     "stochastic maml": lambda: (cases.build(NAMES["stochastic-maml Gaussian"]), 0),
@@ -104,7 +106,7 @@ def test_long_tasks_are_kept_as_memories_and_short_ones_as_points() -> None:
         assert_close(again.predict(x[:4], [id] * 4).mean, many.predict(x[:4], [id] * 4).mean)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "softmax", "maml"])
+@pytest.mark.parametrize("kind", ["gaussian", "softmax", "gaussian classes", "maml"])
 def test_updates_merges_and_forgetting_are_those_of_each_task(kind, tmp_path) -> None:
     built, classes = KINDS[kind]()
     learner, rng = Learner(built, samples=50), np.random.default_rng(1)

@@ -14,10 +14,10 @@ from metavib.adapt.file import Kept, TaskFile, write
 from metavib.adapt.points import Batch, Support, distinct, plain_labels
 from metavib.adapt.predictor import FORMS, Predictor, predictor
 from metavib.adapt.trained import Trained, joined
-from metavib.encoders import GPEncoder
+from metavib.encoders import AdditiveEncoder
 from metavib.likelihoods import Softmax
 from metavib.likelihoods.prediction import ClassPrediction, Prediction
-from metavib.marginals import Marginals, Normal, Student
+from metavib.marginals import Marginals, Normal, Point, Student
 from metavib.posteriors.memory import Labels, TaskMemory
 from metavib.priors import FunctionPrior
 from metavib.random import Noise
@@ -359,7 +359,7 @@ def side_by_side(
     phi_t: Tensor,
     phi_v: Tensor,
     sizes: Sequence[int],
-) -> Normal | Student:
+) -> Normal | Student | Point:
     """q(f) at inputs of many tasks with the same classes, in a few passes.
 
     Tasks of about as many points are conditioned side by side, the shorter ones padded.
@@ -373,7 +373,7 @@ def side_by_side(
         sizes: how many inputs each task has.
     """
     encoder, prior = trained.model.encoder, trained.model.prior
-    assert isinstance(encoder, GPEncoder) and isinstance(prior, FunctionPrior)
+    assert isinstance(encoder, AdditiveEncoder) and isinstance(prior, FunctionPrior)
     kernel, likelihood = prior.kernel, trained.sized(trained.model.likelihood, classes)
     points = Support(tuple(supports)).whole
     y = trained.outputs(points, classes)
@@ -394,11 +394,13 @@ def side_by_side(
             alone = ~seen[of].unsqueeze(-2)  # classes without points are their prior
             var = torch.where(alone, kernel.diagonal(kernel.embed(query)).unsqueeze(-1), q.var)
             q = Normal(q.mean[..., : seen.shape[-1]].masked_fill(alone, 0.0), var)
+        elif isinstance(q, Point):  # which has the classes without points in it
+            q = Point(q.f[..., : seen.shape[-1]])
         parts.append(type(q)(*(t[q_mask] for t in q)))
         places.append(q_index[q_mask])
     whole = joined(parts, torch.cat(places).argsort())
-    assert isinstance(whole, Normal | Student)
-    if isinstance(whole, Student) or not bool(seen.all()):
+    assert isinstance(whole, Normal | Student | Point)
+    if not isinstance(whole, Normal) or not bool(seen.all()):
         return whole
     return Normal(whole.mean, whole.var[..., :1])  # shared by classes that have points
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from metavib.adapt.points import Batch, Support, distinct, plain_labels
 from metavib.adapt.preparation import Preparation
 from metavib.baselines.embedding import Embedding
-from metavib.encoders import AdditiveEncoder, GPEncoder
+from metavib.encoders import AdditiveEncoder
 from metavib.groups import Shares
 from metavib.groups.shares import EachClass
 from metavib.kernels import ExplicitKernel
@@ -305,7 +305,7 @@ class Trained:
     @property
     def batches(self) -> bool:
         """Whether tasks are encoded side by side: functions of features that each point has by itself."""
-        return isinstance(self.model.encoder, GPEncoder) and self.model.prior.mixing is None
+        return isinstance(self.model.encoder, AdditiveEncoder) and self.model.prior.mixing is None
 
     @torch.no_grad()
     def all_features(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from metavib.kernels import ExplicitKernel
 from metavib.likelihoods import Likelihood
 from metavib.networks.weights import Weights
 from metavib.posteriors.classes import GaussianClasses
-from metavib.posteriors.functions import Primal
+from metavib.posteriors.functions import Dual, Primal
 from metavib.posteriors.memory import Memory, Sites, TaskMemory, memorise
 from metavib.priors import FunctionPrior
 from metavib.tasks.inputs import Points
@@ -39,6 +39,30 @@ class AdditiveEncoder(Encoder):
     def __init__(self, sites: SiteEncoder) -> None:
         super().__init__()
         self.sites = sites
+
+    @abstractmethod
+    def condition(
+        self,
+        phi: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        prior: FunctionPrior,
+        likelihood: Likelihood,
+        *,
+        dtype: torch.dtype | None = None,
+        weight: Tensor | None = None,
+    ) -> Dual | Primal | GaussianClasses:
+        """The posterior given points by their features, in the cheaper of its two forms.
+
+        Args:
+            phi: features `(..., n, m)`.
+            y: outputs `(..., n)`.
+            mask: which points are real.
+            prior: over functions of the features.
+            likelihood: p(y | f).
+            dtype: of features and sites from here on; their own where None.
+            weight: how many points each counts as; one where None.
+        """
 
     @abstractmethod
     def recall(self, kernel: ExplicitKernel, memory: TaskMemory) -> Primal | GaussianClasses:

@@ -83,9 +83,26 @@ class ClassEncoder(AdditiveEncoder):
             phi_v = prior.features_of(query)
             return Encoding(PrimalClasses(prior.kernel, memory, self.scatter, dtype=phi_v.dtype), phi_v)
         phi_t, phi_v = prior.features(support, query)
-        Y = (F.one_hot(support.y, likelihood.latents) * support.mask.unsqueeze(-1)).to(phi_t.dtype)
+        found = self.condition(phi_t, support.y, support.mask, prior, likelihood, weight=weight)
+        return Encoding(found, phi_v)
+
+    def condition(
+        self,
+        phi: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        prior: FunctionPrior,
+        likelihood: Likelihood,
+        *,
+        dtype: torch.dtype | None = None,
+        weight: Tensor | None = None,
+    ) -> GaussianClasses:
+        """The posterior of the classes, dual or primal; those without points are where the prior has them."""
+        assert isinstance(prior.kernel, ExplicitKernel)
+        phi = phi.to(dtype=dtype)
+        Y = (F.one_hot(y, likelihood.latents) * mask.unsqueeze(-1)).to(phi.dtype)
         Y = Y if weight is None else Y * weight.unsqueeze(-1)
-        return Encoding(classes(prior.kernel, phi_t, Y, self.scatter), phi_v)
+        return classes(prior.kernel, phi, Y, self.scatter)
 
     def recall(self, kernel: ExplicitKernel, memory: TaskMemory) -> GaussianClasses:
         """The posterior of all classes, those without points among them."""

@@ -77,17 +77,7 @@ class GPEncoder(AdditiveEncoder):
         dtype: torch.dtype | None = None,
         weight: Tensor | None = None,
     ) -> Dual | Primal:
-        """The posterior given points by their features, in the cheaper of its two forms.
-
-        Args:
-            phi: features `(..., n, m)`.
-            y: outputs `(..., n)`.
-            mask: which points are real.
-            prior: over functions of the features.
-            likelihood: p(y | f).
-            dtype: of features and sites from here on; their own where None.
-            weight: how many points each counts as; one where None.
-        """
+        """The posterior of the functions, dual or primal."""
         m, s = self.sites.under(prior.kernel, phi, y, mask, likelihood, weight)
         return posterior(prior.kernel, phi.to(dtype=dtype), mask, Sites(m.to(dtype=dtype), s.to(dtype=dtype)))
 
