@@ -73,14 +73,14 @@ def table_2(seeds: int | None) -> Runs:
     for column in COLUMNS:
         rows = product(gp_vib_first(MAIN_TABLE), (1, 5))
         cells = [run for row, shots in rows for run in _paper_s_and_ours(column, row, shots)]
+        classes = _ours(column, CLASSES, 1)  # one training, of one or two points of a class, is tested on any number
+        cells += [classes.changed("", {"test.shots": [shots]}) for shots in (1, 5)]
         if column == "omniglot-emnist":
             cells += _more_or_less_on_characters(cells)
         else:
             cells += _in_fewer_steps([run for run in cells if run.config.method == "maml"])
         if column == "mini-imagenet":
             cells += _more_or_less_on_photographs(cells)
-        classes = _ours(column, CLASSES, 1)  # one training, of one or two points of a class, is tested on any number
-        cells += [classes.changed("", {"test.shots": [shots]}) for shots in (1, 5)]
         cells = [run.changed("", {"test.temperature": True}) for run in cells]
         runs |= seeded({f"{column}/{run.cell}": run for run in cells}, trainings)
     return runs
