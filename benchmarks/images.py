@@ -8,10 +8,10 @@ a user would type, `metavib train images --root DIR`, with nothing set but the t
 * **drawings**: 45 shapes of random strokes, each drawn 14 times by a shaking hand, in a style of its own: ink on paper,
   chalk on a board, or a broad felt pen in colour.
 
-Each method is trained for as long; the baselines of pixels, a logistic regression of what ProtoNet's network sees, and
-the model `characters` that comes with the package see no training here. By default GP-VIB starts from that model where
-it is good for such pictures (`metavib.training.protocols.pictures.started`); it is also trained from random weights, as
-the others are. Test classes are never trained on. All numbers are of one training.
+Each method is trained for as long, twice: as it is by default, which is from the network of the model `characters` that
+comes with the package where that is good for such pictures (`metavib.training.protocols.pictures.started`), and from
+random weights. The baselines of pixels, a logistic regression of what ProtoNet's network sees, and that model itself
+see no training here. Test classes are never trained on. All numbers are of one training.
 
 With data at hand two more folders: `--emnist FILE`, scans of handwriting, and `--birds`, photographs of 60 species of
 CUB, where the network of the model `photographs` may stay as it is (`--backbone photographs --frozen`).
@@ -44,8 +44,9 @@ from metavib.training.metrics import report
 from metavib.training.protocols import experiment, tuned
 from metavib.training.protocols.pictures import resolve
 
-FRESH = "GP-VIB from random weights"  # in capitals, so that `--only gp-vib` leaves it out
-METHODS = ("gp-vib", FRESH, "proto-net", "dkt")
+DEFAULT = recipes.default_method("images")
+RANDOM = " from random weights"
+METHODS = tuple(name + start for start in ("", RANDOM) for name in ("gaussian-classes", "gp-vib", "proto-net", "dkt"))
 NETWORK = "behind the network of photographs"
 BEHIND = {f"Gaussian classes {NETWORK}": "gaussian-classes", f"GP-VIB {NETWORK}": "gp-vib"}  # the first by default
 BUNDLED = "the model characters, no training"
@@ -111,29 +112,29 @@ def measure(name: str, method: str, root: Path, minutes: float) -> list[dict[str
 
     Args:
         name: of the data.
-        method: to train.
+        method: to train, one of `METHODS` or of `BEHIND`.
         root: where the pictures are, and where the run goes.
         minutes: for training.
     """
     said = {"tasks.root": str(root / name), "train.minutes": minutes}
-    if method == FRESH:
+    if method.endswith(RANDOM):
         said["model.pretrained"] = ""
     if method in BEHIND:
         said["model.pretrained"] = "photographs"
         config = tuned.resolve(override(recipes.frozen("images", BEHIND[method]), said), said)
     else:
-        config = resolve(override(recipes.recipe("images", "gp-vib" if method == FRESH else method), said), said)
+        config = resolve(override(recipes.recipe("images", method.removesuffix(RANDOM)), said), said)
     folder = root / f"{name}-{method}"
     record = runs.run(config, folder, quiet=True)
     curve = [line for line in run_folder.read_metrics(folder) if "validation" in line]
     best = max(line["validation"]["accuracy"] for line in curve)
     soon = next(line["seconds"] for line in curve if line["validation"]["accuracy"] >= 0.9 * best)
     rows = [_row(name, method, row, soon) for row in record["evaluation"]["rows"]]
-    if method in ("gp-vib", next(iter(BEHIND))):
+    if method in (DEFAULT, DEFAULT + RANDOM, next(iter(BEHIND))):
         for row in record["evaluation"]["rows"]:
             beside = {f"{other}, {NETWORK}" if method in BEHIND else other: m for other, m in row["obvious"].items()}
             rows += [_row(name, other, row | {"metrics": found}, None) for other, found in beside.items()]
-    if method == "proto-net":
+    if method == "proto-net" + RANDOM:
         rows += _on_embeddings(name, config, folder)
     return rows
 
@@ -269,10 +270,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--shared", action="store_true", help="say in the table that others use the machine too")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
     parser.add_argument(
-        "--emnist", type=Path, metavar="FILE", help="train on handwriting from this array file alone, GP-VIB alone"
+        "--emnist", type=Path, metavar="FILE", help="train on handwriting from this array file alone"
     )
     parser.add_argument(
-        "--birds", action="store_true", help="train on birds alone (CUB, where METAVIB_DATA says), GP-VIB alone"
+        "--birds", action="store_true", help="train on birds alone (CUB, where METAVIB_DATA says)"
     )
     parser.add_argument("--figure", type=Path, help="draw the figure of docs/pictures.md there, and train nothing")
     options = parser.parse_args(arguments)
@@ -284,10 +285,10 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         if options.emnist:
             write_emnist(Path(made) / "emnist", options.emnist)
-            result["rows"] += measure("emnist", "gp-vib", Path(made), options.minutes)
+            result["rows"] += measure("emnist", DEFAULT, Path(made), options.minutes)
         if options.birds:
             write_birds(Path(made) / "birds")
-            for method in ("gp-vib", *BEHIND):
+            for method in (DEFAULT, *BEHIND):
                 if options.only in f"birds {method}":
                     result["rows"] += measure("birds", method, Path(made), options.minutes)
         for name, write in () if options.emnist or options.birds else DATA.items():

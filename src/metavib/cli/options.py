@@ -28,8 +28,8 @@ Method = Annotated[
     str | None,
     typer.Option(
         help=f"One of: {', '.join((*METHODS, HIERARCHICAL))}. Without it: hierarchical on a table, gaussian-classes "
-        "on characters and behind a network that stays as it is (--frozen, and embeddings --improved), gp-vib "
-        "elsewhere.",
+        "on images, on characters and behind a network that stays as it is (--frozen, and embeddings --improved), "
+        "gp-vib elsewhere.",
         autocompletion=_starting((*METHODS, HIERARCHICAL)),
         show_default=False,
     ),

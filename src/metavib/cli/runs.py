@@ -45,7 +45,16 @@ from metavib.cli.options import (
     together,
 )
 from metavib.files import to_json
-from metavib.training.config import CLASSIFICATION, EMBEDDINGS, EXPERIMENTS, HIERARCHICAL, REGRESSION, TABLE, read
+from metavib.training.config import (
+    CLASSIFICATION,
+    EMBEDDINGS,
+    EXPERIMENTS,
+    HIERARCHICAL,
+    REGRESSION,
+    TABLE,
+    TUNED,
+    read,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -201,7 +210,7 @@ def _hint(config: "Config") -> None:
     from metavib.progress import say
     from metavib.training.protocols.seen import kind
 
-    if kind(config.tasks) == "photographs" and not config.model.pretrained and config.method == "gp-vib":
+    if kind(config.tasks) == "photographs" and not config.model.pretrained and config.method in TUNED:
         say(
             "these are photographs, and weights start at random: with `--backbone photographs --frozen` the network of "
             "a model that comes with the package is used as it is, which takes a minute and is better for most of them "

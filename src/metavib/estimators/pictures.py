@@ -153,7 +153,7 @@ def described(classes: Mapping[str, Sequence[Any]], read: Read, said: Mapping[st
         behind = frozen("images", default_method("images", frozen=True), **sizes)
         config = known(override(behind, {**said, "seed": seed}), said)
         return decided(config, [classes], (*said, *SEEN))
-    config = override(recipe("images", "gp-vib", **sizes), {**said, "seed": seed})
+    config = override(recipe("images", default_method("images"), **sizes), {**said, "seed": seed})
     return started(decided(config, [classes], said), partial(_splits, read), said)
 
 

@@ -143,8 +143,8 @@ _HIERARCHICAL: Changes = {"method": HIERARCHICAL, "test.shots": [0, 1, 3, 5, 10]
 def default_method(experiment: str, likelihood: str | None = None, *, frozen: bool = False) -> str:
     """The method where nobody names one: gp-vib; on tables hierarchical, unless a likelihood asks for a network.
 
-    Behind a network that stays as it is, and on `characters`, which is to be used on any pictures of these, it is
-    gaussian-classes, whose predictions hold for any numbers of points.
+    On pictures of one's own, on `characters`, and behind a network that stays as it is it is gaussian-classes, whose
+    predictions hold for any numbers of points.
 
     Args:
         experiment: one of `metavib.training.protocols.EXPERIMENTS`.
@@ -152,10 +152,10 @@ def default_method(experiment: str, likelihood: str | None = None, *, frozen: bo
         frozen: whether the network stays as it is.
 
     Example:
-        >>> default_method("glyphs"), default_method("table"), default_method("table", "poisson")
-        ('gp-vib', 'hierarchical', 'gp-vib')
+        >>> [default_method(name) for name in ("glyphs", "images", "table")], default_method("table", "poisson")
+        (['gp-vib', 'gaussian-classes', 'hierarchical'], 'gp-vib')
     """
-    if frozen or experiment == "characters":
+    if frozen or experiment in _OWN:
         return CLASSES
     fits = experiment == TABLE and likelihood in (None, "gaussian", "bernoulli", "softmax")
     return HIERARCHICAL if fits else "gp-vib"
@@ -464,6 +464,8 @@ def _own(experiment: str, method: str, shots: int | None) -> Changes:
     elif method == CLASSES:
         many = experiment == "characters" and shots in (None, 1)  # classes: as many pictures in a task, of more of them
         changes |= tasks_of(20, 5, 1) if many else tasks_of(10, images, shots or 1)
+        if experiment == "images":  # ten minutes, in which its numbers have a long way to go
+            changes |= {"train.site_lr": 0.02}
     elif method == "gp-maml":
         changes |= _LARGE_SITES
     elif method == "relation-net":

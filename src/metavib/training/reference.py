@@ -186,7 +186,12 @@ PLACES = (
     Place(
         "gp-vib and gp-maml",
         lambda c: c.method in ("gp-vib", "gp-maml"),
-        ("model.bias", "model.learn_scale", "model.scale", "model.sites", "train.site_lr"),
+        ("model.bias", "model.learn_scale", "model.scale", "model.sites"),
+    ),
+    Place(
+        "gp-vib, gp-maml and gaussian-classes",
+        lambda c: c.method in ("gp-vib", "gp-maml", CLASSES),
+        ("train.site_lr",),
     ),
     Place(
         "simplified and full sites",
