@@ -269,12 +269,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--update", action="store_true", help="put what was measured in the place of old results")
     parser.add_argument("--shared", action="store_true", help="say in the table that others use the machine too")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the results")
-    parser.add_argument(
-        "--emnist", type=Path, metavar="FILE", help="train on handwriting from this array file alone"
-    )
-    parser.add_argument(
-        "--birds", action="store_true", help="train on birds alone (CUB, where METAVIB_DATA says)"
-    )
+    parser.add_argument("--emnist", type=Path, metavar="FILE", help="train on handwriting from this array file alone")
+    parser.add_argument("--birds", action="store_true", help="train on birds alone (CUB, where METAVIB_DATA says)")
     parser.add_argument("--figure", type=Path, help="draw the figure of docs/pictures.md there, and train nothing")
     options = parser.parse_args(arguments)
     if options.figure:

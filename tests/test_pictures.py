@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
+from scipy import ndimage
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
@@ -18,7 +19,7 @@ from metavib.data.folder import folder, folder_splits
 from metavib.data.ink import _grain, inked
 from metavib.data.labelled import labelled
 from metavib.data.picture import Form, split
-from metavib.random import seeded
+from metavib.random import Drawn, seeded
 from metavib.tasks.episodes import Episodes, fixed
 from metavib.tasks.task import Task, examples
 from metavib.training.resplit import resplit
@@ -275,6 +276,19 @@ def test_ink_that_fills_its_picture_is_found():
             picture = np.asarray(digit.resize((side, side), Image.Resampling.BICUBIC))
             found = 255 - inked(picture).astype(int)
             assert 0.05 < (found > 128).mean() < 0.5
+
+
+def test_a_broader_pen_is_dilation():
+    """By SciPy's: pens of one pixel more draw a cross, those of two a square around it, and others lie between."""
+    images = torch.rand(5, 2, 9, 7, generator=torch.Generator().manual_seed(0))
+    ink = (1 - images).numpy()
+    cross = ndimage.grey_dilation(ink, footprint=ndimage.generate_binary_structure(2, 1)[None, None], mode="nearest")
+    square = ndimage.grey_dilation(cross, size=(1, 1, 3, 3), mode="nearest")
+    pens = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]).reshape(-1, 1, 1, 1)  # shares of two pixels
+    found = 1 - BroaderPen(2)(images, Drawn([pens], images.device)).numpy()
+    between = ((ink[1] + cross[1]) / 2, (cross[3] + square[3]) / 2)
+    for drawn_by, expected in zip(found, (ink[0], between[0], cross[2], between[1], square[4]), strict=True):
+        np.testing.assert_allclose(drawn_by, expected, atol=1e-6)
 
 
 def test_pens_only_add_ink_and_warps_are_of_the_same_shape():

@@ -532,10 +532,21 @@ class BroaderPen:
         gain = _uniform((len(images), 1, 1, 1), 0, self.pixels, generator, images.device).to(ink.dtype)
         for i in range(self.pixels):
             # A disc of a radius between one and the square root of two: a cross, then a square, in turns.
-            across, down = F.max_pool2d(ink, (1, 3), 1, (0, 1)), F.max_pool2d(ink, (3, 1), 1, (1, 0))
-            broader = torch.maximum(across, down) if i % 2 == 0 else F.max_pool2d(across, (3, 1), 1, (1, 0))
+            across = _broader(ink, -1)
+            broader = torch.maximum(across, _broader(ink, -2)) if i % 2 == 0 else _broader(across, -2)
             ink = torch.lerp(ink, broader, (gain - i).clamp(0, 1))
         return 1 - ink
+
+
+def _broader(ink: Tensor, axis: int) -> Tensor:
+    """The largest of each pixel and its two neighbours along an axis.
+
+    These are the numbers of `F.max_pool2d`, whose kernel looks at one position after the other, in a fifteenth of the
+    time on a CPU.
+    """
+    first, last = ink.narrow(axis, 0, 1), ink.narrow(axis, -1, 1)
+    padded, pixels = torch.cat([first, ink, last], axis), ink.shape[axis]
+    return torch.maximum(ink, torch.maximum(padded.narrow(axis, 0, pixels), padded.narrow(axis, 2, pixels)))
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: Stream, device: torch.device) -> Tensor:
