@@ -26,10 +26,11 @@ OURS, GREY = COLOURS[0], "0.6"
 PEERS = ("hierarchical GP", "mixed, splines", "mixed, linear", "boosting + offset", "GPBoost")
 PICTURES = {"glyphs": "60 printed characters", "drawings": "45 drawings", "digits": "10 digits of 8 × 8 pixels"}
 METHODS = {
+    "gaussian-classes": "Gaussian classes, the default",
     "gp-vib": "GP-VIB",
-    "the model characters, no training": "“characters”, no training",
     "dkt": "DKT",
     "proto-net": "ProtoNet",
+    "the model characters, no training": "“characters”, no training",
     "logistic regression of pixels": "logistic regression of pixels",
     "nearest neighbour of pixels": "1-NN of pixels",
 }

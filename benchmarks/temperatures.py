@@ -48,7 +48,7 @@ from metavib.training.protocols.seen import form
 from metavib.training.temperature import REACH, Temperature, fit_temperature, tempered, trust
 
 RESULTS = Path(__file__).parent / "results"
-METHODS = ("gp-vib", "proto-net", "dkt")
+METHODS = ("gaussian-classes", "gp-vib", "proto-net", "dkt")
 STEPS = 500
 FOLDERS = {10: 3, 30: 6}  # classes of a folder, and how many of them are validated on
 OTHERS = 40  # classes that a temperature is tested on

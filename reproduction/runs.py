@@ -381,7 +381,7 @@ def ink(seeds: int | None) -> Runs:
 
     One training of each serves all shots.
     """
-    tested = {"test.shots": [1, 5, 10]}
+    tested = {"test.shots": [1, 5, 10], "test.temperature": True}
     drawn = [_ours("omniglot-emnist", "dkt-cosine", 1).changed("", _SHORT | tested)]
     for row in ("proto-net", "gp-vib-cosine", "gaussian-classes"):
         numbers = recipes.one_or_two(paper_s("omniglot-emnist", row, 1).config)

@@ -75,7 +75,10 @@ def _learner(record: Record) -> str:
 
 
 def unequal(records: Records) -> list[Grid]:
-    """Accuracy, NLL and ECE by the points that classes have: all as many, or each its own number."""
+    """Accuracy, NLL and ECE by the points that classes have: all as many, or each its own number.
+
+    Where runs fit a temperature on validation, each has a second row with the scores under it.
+    """
     groups = by_experiment(records)
     return [_by_points(group, EXPERIMENTS[name] if len(groups) > 1 else "") for name, group in groups.items()]
 
@@ -85,14 +88,20 @@ def _by_points(records: Records, name: str) -> Grid:
     for record in records.values():
         for row in record["evaluation"]["rows"]:
             tests = found.setdefault(_learner(record), {})
-            tests["min_shots" in row, row["shots"]] = row["metrics"]
+            tests["min_shots" in row, row["shots"]] = row
     columns = sorted({key for tests in found.values() for key in tests})
+    asked = {kind for tests in found.values() for row in tests.values() for kind in row}
     heads = (
         f"1 to {shots} points" if apart else f"{shots} points each" if shots > 1 else "1 point each"
         for apart, shots in columns
     )
-    rows = (Row(name, tuple(_in_short(tests.get(key), 3) for key in columns)) for name, tests in found.items())
-    return Grid(name, ("accuracy %, NLL, ECE %", *heads), tuple(rows), cost(records))
+    rows = tuple(
+        Row(learner + suffix, tuple(_in_short(tests.get(key, {}).get(kind), 3) for key in columns))
+        for learner, tests in found.items()
+        for kind, suffix in KINDS
+        if kind in asked
+    )
+    return Grid(name, ("accuracy %, NLL, ECE %", *heads), rows, cost(records))
 
 
 def unequal_figure(records: Records) -> Figure:
