@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import tiny
+from metavib.data import Splits
 from metavib.random import seeded
 from metavib.show import tables
 from metavib.tasks.task import Task
@@ -238,6 +239,24 @@ def test_ragged_training_is_ragged_and_the_test_is_not(monkeypatch):
     shown = drawn(config, monkeypatch)
     assert all(t.support.mask.all() for t in shown["test"])
     assert not all(t.support.mask.all() for t in shown["validation"])
+
+
+def test_classes_that_are_alike_are_of_one_alphabet_in_training_alone():
+    """In all three parts six classes of two alphabets; tasks of three, in every one of which training stays in one."""
+    config = tiny.glyphs(tasks__alike=1.0, test__tasks=40)
+    names = [f"{alphabet}/{c}" for alphabet in "ab" for c in range(3)]
+    parts = [tiny.images("", 6, 24, seed=seed)._replace(names=tuple(names)) for seed in range(3)]
+    here = Classification(config, Splits(*parts))
+    seen_of = {
+        "train": (parts[0], here.sample((40,), torch.Generator().manual_seed(0))),
+        "validation": (parts[1], here._validation_source(3, 2).sample((40,), torch.Generator().manual_seed(0))),
+        "test": (parts[2], here._test_source(2).sample((40,), torch.Generator().manual_seed(0))),
+    }
+    for stage, (data, tasks) in seen_of.items():
+        pictures = seen.evaluation_transform(config.tasks)(data.images, None).flatten(1)
+        which = torch.cdist(tasks.support.x.flatten(2), pictures[None]).argmin(-1)
+        alphabets = data.labels[which] // 3
+        assert bool((alphabets == alphabets[:, :1]).all()) == (stage == "train"), stage
 
 
 def test_classes_of_the_test_may_have_different_numbers_of_points(monkeypatch):

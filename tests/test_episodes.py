@@ -250,10 +250,24 @@ def test_episodes_of_groups_stay_in_one_group_drawn_uniformly():
     of_larger = classes[drawn[:, 0] == 1][:, ::2]
     counts = of_larger.flatten().bincount(minlength=8)[torch.tensor(groups) == 1]
     assert (counts - of_larger.numel() / 5).abs().max() < 4.5 * math.sqrt(of_larger.numel() / 5)
-    with pytest.raises(ValueError, match="between 1 and the 3 classes of the smallest group; got 4"):
-        Episodes(coded([6] * 8), ways=4, shots=2, queries=3, groups=groups)
+    of_four = Episodes(coded([6] * 8), ways=4, shots=2, queries=3, groups=groups).sample((200,), generator())
+    assert (torch.tensor(groups)[decoded(of_four.support.x)[0]] == 1).all()  # the other group has three
+    with pytest.raises(ValueError, match="between 1 and the 5 classes of the largest group; got 6"):
+        Episodes(coded([6] * 8), ways=6, shots=2, queries=3, groups=groups)
     with pytest.raises(ValueError, match="a number for each of the 8 classes; got 2"):
         Episodes(coded([6] * 8), ways=3, shots=2, queries=3, groups=[0, 1])
+
+
+def test_a_share_of_tasks_is_of_classes_that_are_alike():
+    """The others are of any classes, and so of one group as often as chance has it."""
+    groups, tasks, share = [0] * 4 + [1] * 4 + [2] * 2, 4000, 0.3
+    source = Episodes(coded([6] * 10), ways=3, shots=1, queries=2, groups=groups, alike=share)
+    classes, _ = decoded(source.sample((tasks,), generator()).support.x)
+    drawn = torch.tensor(groups)[classes]
+    together = (drawn == drawn[:, :1]).all(-1)
+    expected = share + (1 - share) * 2 * math.comb(4, 3) / math.comb(10, 3)
+    assert abs(together.float().mean() - expected) < 4.5 * math.sqrt(expected * (1 - expected) / tasks)
+    assert (drawn[together] != 2).all() and (drawn == 2).any()  # a group of two has no task of three
 
 
 def test_more_shots_than_pictures_are_the_pictures_in_turn_under_different_transforms():

@@ -64,7 +64,8 @@ class Episodes:
         min_shots: if given, every class of every task has a number of shots of its own, uniform in
             [min_shots, shots]; the surplus is masked, and zero, so that tasks are ragged.
         groups: if given, a number for each class, from 0 on: the classes of a task are then all of one group, drawn
-            uniformly first.
+            uniformly first from those that have `ways` classes.
+        alike: the share of tasks of which that holds; the classes of the others are of any groups.
         few: take classes with fewer than `shots + queries` images as they are: one image at least is a query, as
             many of the others as can be are support, and what is missing is masked. Otherwise they are refused.
         transform: what turns the drawn uint8 images `(N, C, H, W)` into floats, in one call for support and
@@ -84,6 +85,7 @@ class Episodes:
         queries: int,
         min_shots: int | None = None,
         groups: Sequence[int] | None = None,
+        alike: float = 1.0,
         few: bool = False,
         transform: Transform = unit,
     ) -> None:
@@ -91,11 +93,13 @@ class Episodes:
         of_class = torch.tensor([0] * len(data.names) if groups is None else list(groups))
         if of_class.shape != (len(data.names),):
             raise ValueError(f"groups must be a number for each of the {len(data.names)} classes; got {len(of_class)}.")
-        smallest = int(of_class.bincount().min())
-        if not 1 <= ways <= smallest:
-            where = "the data" if groups is None else "the smallest group"
-            raise ValueError(f"ways must be between 1 and the {smallest} classes of {where}; got {ways}.")
-        self._members = torch.nn.functional.one_hot(of_class).mT.bool() if groups is not None else None
+        sizes = of_class.bincount()
+        largest = int(sizes.max())
+        if not 1 <= ways <= largest:
+            where = "the data" if groups is None else "the largest group"
+            raise ValueError(f"ways must be between 1 and the {largest} classes of {where}; got {ways}.")
+        members = torch.nn.functional.one_hot(of_class).mT.bool()
+        self._members, self._alike = members[sizes >= ways] if groups is not None else None, alike
         self.ways, self.shots, self.queries, self.min_shots = ways, shots, queries, min_shots
         self.transform = transform
         self._pixels, self._images = data.images, _images(data)
@@ -115,7 +119,10 @@ class Episodes:
         classes = _uniform((*shape, self._images.rows), generator)
         if self._members is not None:
             group = draw(torch.randint, len(self._members), shape, stream=generator)
-            classes = classes.masked_fill(~self._members.to(group.device)[group], -1)
+            others = ~self._members.to(group.device)[group]
+            if self._alike < 1:
+                others &= (_uniform(shape, generator) < self._alike).unsqueeze(-1)
+            classes = classes.masked_fill(others, -1)
         return Keys(classes, _uniform((*shape, self.ways, self._images.longest), generator))
 
     def build(self, keys: Keys, generator: Stream) -> Task:

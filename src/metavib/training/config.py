@@ -167,6 +167,8 @@ class TasksConfig:
         jitter: strength of the random changes of a photograph's brightness, contrast and colour.
         alphabets: take the classes of a task from one alphabet, which is the part of a class name before its first `/`;
             shots beyond the pictures of a class are further draws of the augmentation.
+        alike: the share of training tasks whose classes are all of one alphabet, and so resemble each other, which
+            teaches a model to doubt; the classes of the others, and of all tasks of validation and test, are any.
         augment_test: augment the images of validation and test too.
         rotations: make classes of their own of the quarter turns of Omniglot's characters, in omniglot-emnist
             (omniglot always does).
@@ -210,6 +212,7 @@ class TasksConfig:
     crop: float = 0.08
     jitter: float = 0.4
     alphabets: bool = False
+    alike: float = 0.0
     augment_test: bool = False
     rotations: bool = False
     shuffled: bool = False
@@ -645,6 +648,13 @@ class Config:
             raise ValueError(
                 "tasks.min_shots and test.min_shots give classes different numbers of points; tasks of one alphabet "
                 f"(tasks.alphabets) have as many of each. Leave them out; got {drawn} and {self.test.min_shots}."
+            )
+        alike = self.tasks.alike
+        if not 0 <= alike <= 1 or (alike and (self.tasks.alphabets or self.tasks.name not in CLASSIFICATION)):
+            raise ValueError(
+                "tasks.alike is a share of training tasks, between 0 and 1, of characters of many alphabets, where "
+                f"tasks.alphabets has not put all of them in one; got {alike} with {self.tasks.name} and "
+                f"tasks.alphabets = {self.tasks.alphabets}."
             )
         if self.test.ways < 0 or self.test.ways == 1:
             raise ValueError(f"test.ways must be 0 (as in training), or 2 or above; got {self.test.ways}.")

@@ -317,7 +317,7 @@ class Classification(Experiment):
         as_trained = as_trained and not self.config.train.calibrate
         sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
         least = tasks.min_shots if as_trained else None
-        return self._episodes(self.splits.validation, **sizes, min_shots=least, grouped=bool(tasks.spoilt))
+        return self._episodes(self.splits.validation, **sizes, min_shots=least, alike=float(bool(tasks.spoilt)))
 
     def _at_once(self, ways: int, shots: int) -> int:
         """Test episodes at once: fewer where each has many points."""
@@ -336,7 +336,8 @@ class Classification(Experiment):
         sizes: Any = {"ways": tasks.ways, "shots": tasks.shots, "queries": tasks.queries}
         whole = self.config.train.splits > 1  # the splits decide how many points of a class are in the support
         least = None if whole else tasks.min_shots
-        return self._episodes(data, **sizes, min_shots=least, grouped=bool(tasks.spoilt), transform=transform)
+        alike = 1.0 if tasks.spoilt else tasks.alike
+        return self._episodes(data, **sizes, min_shots=least, alike=alike, transform=transform)
 
     def _episodes(
         self,
@@ -346,7 +347,7 @@ class Classification(Experiment):
         shots: int,
         queries: int,
         min_shots: int | None = None,
-        grouped: bool = False,
+        alike: float = 0.0,
         transform: Transform | None = None,
     ) -> TaskSource:
         tasks = self.config.tasks
@@ -357,10 +358,10 @@ class Classification(Experiment):
             return AlphabetEpisodes(data, **sizes, transform=transform)
         few = tasks.name == "images"  # whose classes have as many pictures as they have
         options: Any = {"min_shots": min_shots, "few": few, "transform": transform}
-        if grouped:  # by what stands before the first / of the name of a class
-            ways_seen = [name.partition("/")[0] for name in data.names]
-            numbers = {way: number for number, way in enumerate(dict.fromkeys(ways_seen))}
-            options["groups"] = [numbers[way] for way in ways_seen]
+        if alike:  # by what stands before the first / of the name of a class: an alphabet, or a way to see pictures
+            heads = [name.partition("/")[0] for name in data.names]
+            numbers = {head: number for number, head in enumerate(dict.fromkeys(heads))}
+            options |= {"groups": [numbers[head] for head in heads], "alike": alike}
         return Episodes(data, ways=ways, shots=shots, queries=queries, **options)
 
     def _validation_tasks(self, ways: int, shots: int) -> list[Task]:
