@@ -64,6 +64,7 @@ LEARNED = {
     "sites": ", larger sites",
     "longer": ", 12,000 steps",
     "ink": ", in one form",
+    "alike": ", from alike ones, too",
 }
 """What a method learned from, by a word of its variant."""
 
@@ -157,10 +158,11 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
 
 
 def one_form(records: Records) -> Figure:
-    """Validation during training, and accuracy against confidence at the fewest shots: solid in one form.
+    """Validation during training, and accuracy against confidence at the fewest shots.
 
-    A colour is a method.
+    A colour is a method, and a way to draw the line what it has learned from.
     """
+    forms = {"as drawn": ":", "in one form": "--", "in one form, and from alike ones": "-"}
     lines = {line: found[0] for line, found in by_line(records).items()}
     colours = dict(zip(dict.fromkeys(row for row, _ in lines), COLOURS, strict=False))
     with matplotlib.rc_context(STYLE):
@@ -168,7 +170,9 @@ def one_form(records: Records) -> Figure:
         during, sure = figure.subplots(1, 2)
         sure.plot([0, 1], [0, 1], color=INK, lw=0.6)
         for (row, _), record in lines.items():
-            style = {"color": colours[row], "ls": "-" if record["config"]["tasks"].get("ink") else ":", "lw": 1.4}
+            tasks = record["config"]["tasks"]
+            ls = list(forms.values())[bool(tasks.get("ink")) + bool(tasks.get("alike"))]
+            style = {"color": colours[row], "ls": ls, "lw": 1.4}
             during.plot(*zip(*((step, 100 * score) for step, score in record["validation"]), strict=True), **style)
             curve = record["evaluation"]["rows"][0]["metrics"]["reliability"]
             if kept := _kept(curve):
@@ -176,9 +180,8 @@ def one_form(records: Records) -> Figure:
         during.set(xlabel="training steps", ylabel="accuracy on validation %")
         sure.set(xlabel="how sure", ylabel="how often right")
         marks = [Line2D([], [], color=colour, label=title(row)) for row, colour in colours.items()]
-        forms = (("-", "in one form"), (":", "as drawn"))
-        marks += [Line2D([], [], color=INK, ls=ls, label=label) for ls, label in forms]
-        figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        marks += [Line2D([], [], color=INK, ls=ls, label=label) for label, ls in forms.items()]
+        figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
 
 
