@@ -111,7 +111,7 @@ def pictures() -> Figure:
             ax.set(xticks=[], xlim=(-0.6, len(METHODS) - 0.4))
             ax.grid(axis="y", color="0.92")
         column[1].axhline(3, color=GREY, lw=1, ls="--", zorder=4)
-    axes[0, 0].set(ylabel="accuracy, %", ylim=(40, 101))
+    axes[0, 0].set(ylabel="accuracy, %", ylim=(40, 102))
     axes[1, 0].set(ylabel="ECE, % (dashed: 3)", ylim=(0, None))
     handles = [Line2D([], [], color=COLOURS[i], marker="o", label=label) for i, label in enumerate(METHODS.values())]
     figure.legend(handles=handles, loc="outside lower center", ncol=3, frameon=False)
