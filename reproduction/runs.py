@@ -379,8 +379,8 @@ def any_number(seeds: int | None) -> Runs:
 def ink(seeds: int | None) -> Runs:
     """Methods from Omniglot to EMNIST in short trainings, on characters as they are drawn and brought to one form.
 
-    Of the latter also from tasks every second of which has characters of one alphabet, the last method three times as
-    long. A training serves all shots.
+    Of the latter also from tasks every second of which has characters of one alphabet; Gaussian classes three times as
+    long, too, as drawn and from such tasks. A training serves all shots.
     """
     tested = {"test.shots": [1, 5, 10], "test.temperature": True}
     drawn = [_ours("omniglot-emnist", "dkt-cosine", 1).changed("", _SHORT | tested)]
@@ -390,8 +390,8 @@ def ink(seeds: int | None) -> Runs:
         drawn.append(_ours("omniglot-emnist", row, 1).changed("", numbers | _SHORT | starts | tested))
     in_one_form = [run.changed("ink", {"tasks.ink": True}) for run in drawn]
     alike = [run.changed("alike", {"tasks.alike": 0.5}) for run in in_one_form]
-    longer = alike[-1].changed("longer", {"train.steps": 12_000})
-    return {run.cell: run for run in reversed([*alike, longer, *in_one_form, *drawn])}
+    longer = [runs[-1].changed("longer", {"train.steps": 12_000}) for runs in (alike, drawn)]
+    return {run.cell: run for run in reversed(longer + alike + in_one_form + drawn)}
 
 
 def _behind_photographs(row: str) -> Run:

@@ -160,10 +160,10 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
 def one_form(records: Records) -> Figure:
     """Validation during training, and accuracy against confidence at the fewest shots.
 
-    A colour is a method, and a way to draw the line what it has learned from.
+    A colour is a method, and a way to draw the line what it has learned from. Longer trainings are left out.
     """
     forms = {"as drawn": ":", "in one form": "--", "in one form, and from alike ones": "-"}
-    lines = {line: found[0] for line, found in by_line(records).items()}
+    lines = {line: found[0] for line, found in by_line(records).items() if not line[1].endswith("longer")}
     colours = dict(zip(dict.fromkeys(row for row, _ in lines), COLOURS, strict=False))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.5, 4.2))

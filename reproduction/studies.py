@@ -326,15 +326,15 @@ _ALL = (
         name="ink",
         title="Characters in one form",
         about="""
-        From Omniglot to EMNIST in 4,000 steps of one task (our recipe has 20,000 of four), with characters as they are
-        drawn, and 'in one form': every picture of training, validation and test is brought to dark ink in the middle of
-        white paper, each by itself, and training bends strokes and draws them with broader pens, where it otherwise
-        moves characters about. 'From alike ones, too': the characters of every second training task are all of one
-        alphabet, and so harder to tell apart (`tasks.alike`). One training of each method serves one, five and ten
-        points of a class, from tasks of one or two points of each of 20 classes (DKT: all twenty pictures of five
-        classes); the sites of GP-VIB start larger, for so short a training. Accuracy in per cent, NLL and ECE, where it
-        says so under a temperature that was fitted on validation. In the figure validation is on tasks as in training:
-        DKT's have one point of each class, the others' one or two.
+        From Omniglot to EMNIST in 4,000 steps of one task (or as many as are said; our recipe has 20,000 of four), with
+        characters as they are drawn, and 'in one form': every picture of training, validation and test is brought to
+        dark ink in the middle of white paper, each by itself, and training bends strokes and draws them with broader
+        pens, where it otherwise moves characters about. 'From alike ones, too': the characters of every second training
+        task are all of one alphabet, and so harder to tell apart (`tasks.alike`). One training of each method serves
+        one, five and ten points of a class, from tasks of one or two points of each of 20 classes (DKT: all twenty
+        pictures of five classes); the sites of GP-VIB start larger, for so short a training. Accuracy in per cent, NLL
+        and ECE, where it says so under a temperature that was fitted on validation. In the figure validation is on
+        tasks as in training: DKT's have one point of each class, the others' one or two.
         """,
         runs=runs.ink,
         tables=shifts.unequal,
