@@ -126,7 +126,7 @@ def _more_or_less_on_characters(cells: list[Run]) -> list[Run]:
     pooled, more = {"model.poolings": 4}, []
     for run in cells:
         if run.variant == "improved":
-            more.append(run.changed("ink", {"tasks.ink": True}))
+            more.append(run.changed("ink-alike", {"tasks.ink": True, "tasks.alike": 0.5}))
         config, ours = run.config, run.variant == "improved" and run.config.method == "gp-vib"
         if config.method == "maml":  # its steps have 32 tasks: as many episodes as the others have, and a few times
             more.append(run.changed("shorter", _as_many_episodes(config)))

@@ -91,7 +91,6 @@ def _by_points(records: Records, name: str) -> Grid:
             tests = found.setdefault(_learner(record), {})
             tests["min_shots" in row, row["shots"]] = row
     columns = sorted({key for tests in found.values() for key in tests})
-    asked = {kind for tests in found.values() for row in tests.values() for kind in row}
     heads = (
         f"1 to {shots} points" if apart else f"{shots} points each" if shots > 1 else "1 point each"
         for apart, shots in columns
@@ -100,7 +99,7 @@ def _by_points(records: Records, name: str) -> Grid:
         Row(learner + suffix, tuple(_in_short(tests.get(key, {}).get(kind), 3) for key in columns))
         for learner, tests in found.items()
         for kind, suffix in KINDS
-        if kind in asked
+        if any(kind in row for row in tests.values())
     )
     return Grid(name, ("accuracy %, NLL, ECE %", *heads), rows, cost(records))
 
