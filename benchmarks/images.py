@@ -281,7 +281,7 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         if options.emnist:
             write_emnist(Path(made) / "emnist", options.emnist)
-            for method in (DEFAULT, DEFAULT + RANDOM):
+            for method in (DEFAULT, "gp-vib", "proto-net", DEFAULT + RANDOM):
                 if options.only in f"emnist {method}":
                     result["rows"] += measure("emnist", method, Path(made), options.minutes)
         if options.birds:
