@@ -541,7 +541,7 @@ class BroaderPen:
 def _broader(ink: Tensor, axis: int) -> Tensor:
     """The largest of each pixel and its two neighbours along an axis.
 
-    These are the numbers of `F.max_pool2d`, whose kernel looks at one position after the other, in a fifteenth of the
+    These are the numbers of `F.max_pool2d`, whose kernel looks at one position after the other, in a small part of the
     time on a CPU.
     """
     first, last = ink.narrow(axis, 0, 1), ink.narrow(axis, -1, 1)
