@@ -257,6 +257,8 @@ def test_classes_that_are_alike_are_of_one_alphabet_in_training_alone():
         which = torch.cdist(tasks.support.x.flatten(2), pictures[None]).argmin(-1)
         alphabets = data.labels[which] // 3
         assert bool((alphabets == alphabets[:, :1]).all()) == (stage == "train"), stage
+    with pytest.raises(ValueError, match="the 3 classes of a task from one alphabet.* the largest has 1 to train on"):
+        Classification(config, Splits(*(part._replace(names=tuple("abcdef")) for part in parts)))
 
 
 def test_classes_of_the_test_may_have_different_numbers_of_points(monkeypatch):

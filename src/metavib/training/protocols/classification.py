@@ -5,6 +5,7 @@ points. None of these is a spread over trainings: that one is a standard deviati
 `metavib.show.tables` makes it, from their records.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -360,6 +361,13 @@ class Classification(Experiment):
         options: Any = {"min_shots": min_shots, "few": few, "transform": transform}
         if alike:  # by what stands before the first / of the name of a class: an alphabet, or a way to see pictures
             heads = [name.partition("/")[0] for name in data.names]
+            largest = max(Counter(heads).values())
+            if tasks.alike and largest < ways:
+                raise ValueError(
+                    f"tasks.alike takes the {ways} classes of a task from one alphabet, which is what stands before "
+                    f"the first / of their names; the largest has {largest} to train on. Leave it at 0, or lower "
+                    "tasks.ways."
+                )
             numbers = {head: number for number, head in enumerate(dict.fromkeys(heads))}
             options |= {"groups": [numbers[head] for head in heads], "alike": alike}
         return Episodes(data, ways=ways, shots=shots, queries=queries, **options)
