@@ -345,7 +345,7 @@ _ALL = (
                 shifts.one_form,
             ),
         ),
-        quick="gaussian-classes-improved-ink-*",
+        quick="gaussian-classes-improved-ink-alike-2",
     ),
     Study(
         name="glyphs",

@@ -528,6 +528,7 @@ class Config:
             raise ValueError(f"test.tasks must be at least 2, for an interval; got {self.test.tasks}.")
         if self.model.norm == "union" and self.method not in BOUND:
             raise ValueError(f"model.norm = union is for {', '.join(BOUND)}; got {self.method}. Take support+point.")
+        self._check_alike()
         self._check_test()
         from metavib.objective import check_beta  # PyTorch comes with it, which reading this module does not need
 
@@ -628,6 +629,18 @@ class Config:
                 f"queries at most {(tasks.shots + tasks.queries) // max(once, 1)}; got {self.train.splits}."
             )
 
+    def _check_alike(self) -> None:
+        """Tasks have classes that are alike where names say which are."""
+        tasks = self.tasks
+        if not 0 <= tasks.alike <= 1:
+            raise ValueError(f"tasks.alike is a share of training tasks, between 0 and 1; got {tasks.alike}.")
+        if tasks.alike and (tasks.alphabets or tasks.name not in CLASSIFICATION or self.method in TRANSFER):
+            raise ValueError(
+                "tasks.alike above 0 is for tasks of some characters of many alphabets, where tasks.alphabets has not "
+                f"put all tasks in one, and not for mini-batches of all classes; got {tasks.alike} with {tasks.name}, "
+                f"{self.method} and tasks.alphabets = {tasks.alphabets}."
+            )
+
     def _check_test(self) -> None:
         """What would otherwise fail after hours of training."""
         for name in ("queries", "weight_samples"):
@@ -648,13 +661,6 @@ class Config:
             raise ValueError(
                 "tasks.min_shots and test.min_shots give classes different numbers of points; tasks of one alphabet "
                 f"(tasks.alphabets) have as many of each. Leave them out; got {drawn} and {self.test.min_shots}."
-            )
-        alike = self.tasks.alike
-        if not 0 <= alike <= 1 or (alike and (self.tasks.alphabets or self.tasks.name not in CLASSIFICATION)):
-            raise ValueError(
-                "tasks.alike is a share of training tasks, between 0 and 1, of characters of many alphabets, where "
-                f"tasks.alphabets has not put all of them in one; got {alike} with {self.tasks.name} and "
-                f"tasks.alphabets = {self.tasks.alphabets}."
             )
         if self.test.ways < 0 or self.test.ways == 1:
             raise ValueError(f"test.ways must be 0 (as in training), or 2 or above; got {self.test.ways}.")
