@@ -65,6 +65,7 @@ LEARNED = {
     "longer": ", 12,000 steps",
     "ink": ", in one form",
     "alike": ", from alike ones, too",
+    "again": ", a second training",
 }
 """What a method learned from, by a word of its variant."""
 
@@ -159,10 +160,10 @@ def by_shift(record: Record, shots: int) -> dict[str, Record]:
 def one_form(records: Records) -> Figure:
     """Validation during training, and accuracy against confidence at the fewest shots.
 
-    A colour is a method, and a way to draw the line what it has learned from. Longer trainings are left out.
+    A colour is a method, and a way to draw the line what it has learned from. Longer and second trainings are left out.
     """
     forms = {"as drawn": ":", "in one form": "--", "in one form, and from alike ones": "-"}
-    lines = {line: found[0] for line, found in by_line(records).items() if not line[1].endswith("longer")}
+    lines = {line: found[0] for line, found in by_line(records).items() if not line[1].endswith(("longer", "again"))}
     colours = dict(zip(dict.fromkeys(row for row, _ in lines), COLOURS, strict=False))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.5, 4.2))
