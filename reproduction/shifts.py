@@ -170,9 +170,7 @@ def one_form(records: Records) -> Figure:
         during, sure = figure.subplots(1, 2)
         sure.plot([0, 1], [0, 1], color=INK, lw=0.6)
         for (row, _), record in lines.items():
-            tasks = record["config"]["tasks"]
-            ls = list(forms.values())[bool(tasks.get("ink")) + bool(tasks.get("alike"))]
-            style = {"color": colours[row], "ls": ls, "lw": 1.4}
+            style = {"color": colours[row], "ls": forms[_form(record["config"]["tasks"])], "lw": 1.4}
             during.plot(*zip(*((step, 100 * score) for step, score in record["validation"]), strict=True), **style)
             curve = record["evaluation"]["rows"][0]["metrics"]["reliability"]
             if kept := _kept(curve):
@@ -183,6 +181,13 @@ def one_form(records: Records) -> Figure:
         marks += [Line2D([], [], color=INK, ls=ls, label=label) for label, ls in forms.items()]
         figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
+
+
+def _form(tasks: Record) -> str:
+    """In what form a run learned characters, by the `tasks` of its config."""
+    if tasks.get("alike"):
+        return "in one form, and from alike ones"
+    return "in one form" if tasks.get("ink") else "as drawn"
 
 
 def _kept(curve: dict[str, list[float | None]]) -> list[tuple[float, float]]:

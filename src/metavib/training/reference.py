@@ -98,8 +98,8 @@ PLACES = (
         "experiments with images",
         lambda c: c.tasks.name in CLASSIFICATION,
         ("tasks.channels", "tasks.size", "tasks.augment", "tasks.crop", "tasks.jitter")
-        + ("tasks.kind", "tasks.ink", "tasks.alphabets", "tasks.alike", "tasks.augment_test", "train.calibrate")
-        + ("test.shifts",),
+        + ("tasks.kind", "tasks.ink", "tasks.alphabets", "tasks.alike")
+        + ("tasks.augment_test", "train.calibrate", "test.shifts"),
     ),
     Place(
         "experiments with images or embeddings from files",

@@ -318,7 +318,8 @@ class Classification(Experiment):
         as_trained = as_trained and not self.config.train.calibrate
         sizes: Any = {"ways": ways, "shots": shots, "queries": tasks.queries if as_trained else test.queries}
         least = tasks.min_shots if as_trained else None
-        return self._episodes(self.splits.validation, **sizes, min_shots=least, alike=float(bool(tasks.spoilt)))
+        alike = 1.0 if tasks.spoilt else 0.0
+        return self._episodes(self.splits.validation, **sizes, min_shots=least, alike=alike)
 
     def _at_once(self, ways: int, shots: int) -> int:
         """Test episodes at once: fewer where each has many points."""
